@@ -552,6 +552,13 @@ impl Checker {
         Ok(())
     }
 
+    /// When the first agent knew of the deletion. That may be earlier than the checker's own watch shows it, which
+    /// is interrupted like all others when the control plane crashes.
+    fn deletion_first_seen(&self, uid: &Name) -> Option<Duration> {
+        let terminations = self.agents.values().filter_map(|agent| agent.terminations.get(uid));
+        terminations.filter_map(|termination| Some(termination.observed.first()?.0)).min()
+    }
+
     fn api(&mut self, at: Duration, line: &[u8]) -> Verdict {
         let Some(line) = WatchLine::read(line) else { return Ok(()) };
         let object = line.object;
@@ -573,13 +580,14 @@ impl Checker {
         }
         let running = self.running_containers(&uid).next().cloned();
         let disowned = self.nodes_declared_down.contains(object.node());
+        let deleted_at = self.deletion_first_seen(&uid).map_or(at, |seen| seen.min(at));
         let Some(pod) = self.pods.get_mut(&uid) else { return Ok(()) };
         pod.forced |= disowned;
         if version <= pod.version {
             let why = format!("{}: version {version} follows {}", pod.name, pod.version);
             return broken("T-INV-7", why);
         }
-        pod.deletion(at, &object)?;
+        pod.deletion(deleted_at, &object)?;
         if object.is_terminal()
             && !pod.object.is_terminal()
             && !pod.forced

@@ -38,6 +38,11 @@ fn seeds_that_broke_a_rule_once_keep_it() {
     for (name, seed, once) in [
         (
             "mix",
+            3462,
+            "T-INV-5: the server had just restarted, and an agent knew of a deletion before the checker did",
+        ),
+        (
+            "mix",
             5257,
             "the server crashed between a removal and its record, so the node's signals could not be recorded",
         ),

@@ -220,10 +220,13 @@ fn a_failing_change_is_retried() {
         create(&client, "c", "198.51.100.3", "10.77.3.0/24").await;
         run("ip link add lf0v type bridge"); // Somebody else's device.
         let running = start(&client, &pods);
-        let changed = tokio::time::timeout(SHORT, running.status().changed()).await;
-        assert!(changed.is_err() && routed().is_empty());
+        let failing = until_status(&running, |status| status.network_unavailable.is_some()).await;
+        let why = failing.network_unavailable.unwrap();
+        assert!(why.starts_with("setting routes to other nodes failed: "), "{why}");
+        assert!(!failing.ready && routed().is_empty());
         run("ip link delete lf0v");
         until_routes(&running, &[TO_C]).await;
+        until_status(&running, |status| status.network_unavailable.is_none()).await;
         running.stop().await;
         server.stop().await;
     });
