@@ -167,8 +167,7 @@ fn explain_401(server: &str, error: JoinError) -> JoinError {
     }
 }
 
-/// Repeats a request without a response. A server that refuses a request may close the connection before it has read
-/// all of it; the kernel then discards the response, and with it the reason.
+/// Repeats a request without a response: the connection may have failed before the server's reason arrived.
 async fn first_certificate(client: &Client, name: &str) -> Result<(String, String), JoinError> {
     let mut failures = 0;
     loop {

@@ -227,7 +227,7 @@ impl Machine {
         });
     }
 
-    /// A container that was stopped meanwhile does not begin to listen.
+    /// Does nothing if the container has been stopped in the meantime.
     fn listen(&self, id: &str) {
         let mut state = self.state();
         if !state.container(id).is_some_and(|container| is_running(container)) {

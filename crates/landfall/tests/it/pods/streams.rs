@@ -65,7 +65,7 @@ fn cp(kubectl: &Kubectl) {
     kubectl.prints("cat back", "content");
 }
 
-/// N-166, NET-120: port-forward to a port of the pod, also if the server listens on the pod's loopback only.
+/// N-166, NET-120: port-forward reaches a port of the pod, even one that listens only on the pod's loopback address.
 fn port_forward(kubectl: &Kubectl) {
     let answer = forwarded(kubectl, "pod/web :80");
     assert!(answer.contains("Welcome to nginx"), "{answer}");

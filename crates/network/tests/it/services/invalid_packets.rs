@@ -51,7 +51,7 @@ fn net_62_packets_outside_of_the_window_do_not_reach_the_client() {
         let (seen, forged) = (raw_tcp(&client.netns), raw_tcp(&server.netns));
         let client_end = open.local_addr().unwrap();
         let send = || {
-            // No window is so large that both numbers are in it.
+            // These are so far apart that at least one of them is outside of the connection's window.
             for sequence in [0x4000_0000, 0xc000_0000] {
                 let packet = acknowledgement(echo, client_end, sequence);
                 forged.send_to(&packet, client_end).unwrap();

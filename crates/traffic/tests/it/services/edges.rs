@@ -57,8 +57,8 @@ fn t_net_24_known_udp_clients_keep_an_endpoint_that_no_longer_serves_until_there
     });
 }
 
-/// T-EDGE-27, T-NET-19: an external load balancer is told at once that this node has no ready endpoint; connections that
-/// arrive nevertheless still reach the terminating one, as long as it serves.
+/// T-EDGE-27, T-NET-19: the health check tells a load balancer at once that this node has no ready endpoint. A connection
+/// that still arrives reaches the terminating endpoint for as long as that one serves.
 #[test]
 fn t_edge_27_health_checks_fail_while_terminating_endpoints_still_get_connections() {
     isolated(|directory| async move {
