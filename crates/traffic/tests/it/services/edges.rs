@@ -28,8 +28,8 @@ fn t_net_24_known_udp_clients_keep_an_endpoint_that_no_longer_serves_until_there
             (cluster.pod("client").await, cluster.pod("a").await, cluster.pod("b").await);
         cluster.endpoints(&[(&a, true)]).await;
         cluster.service(serde_json::from_str(SPEC).unwrap()).await;
-        let socket = |port: u16| {
-            let netns = client.netns.clone();
+        let netns = client.netns.clone();
+        let socket = move |port: u16| {
             let socket = inside(&netns, move || UdpSocket::bind(("0.0.0.0", port))).unwrap();
             socket.set_read_timeout(Some(SHORT)).unwrap();
             // A connected socket learns that it is refused.
@@ -48,7 +48,8 @@ fn t_net_24_known_udp_clients_keep_an_endpoint_that_no_longer_serves_until_there
         let known = call(socket(5555));
         until(Some("a".to_owned()), known.clone()).await;
         endpoint(&cluster, &a, "").await;
-        let refused = call(socket(0));
+        // Another client each time: one that was served before the rules changed would be a known one.
+        let refused = move || call(socket(0))();
         until(None, refused.clone()).await;
         assert_eq!(spawn_blocking(known.clone()).await.unwrap(), Some("a".to_owned()));
         assert_eq!(spawn_blocking(refused).await.unwrap(), None, "still");
