@@ -268,7 +268,8 @@ const BUILT_IN: &[Row] = &[
     // Upstream serves these from an aggregated API server, after all other groups (C-138).
     row("metrics.k8s.io", "v1beta1", "NodeMetrics", "nodes", "", "", Cluster, "", GetAndList),
     row("metrics.k8s.io", "v1beta1", "PodMetrics", "pods", "", "", Namespaced, "", GetAndList),
-    // landfall's own kind, which is not part of Kubernetes, comes last.
+    // landfall's own kinds, which are not part of Kubernetes, come last.
+    row("landfall.dev", "v1", "DrainParticipant", "drainparticipants", "", "", Cluster, "", All),
     row("landfall.dev", "v1", "Termination", "terminations", "term", "", Namespaced, "steps", ReadOnly),
 ];
 

@@ -59,6 +59,23 @@ struct Progress {
     version: Option<u64>,
 }
 
+/// Follows how far a cache has come, without keeping the cache alive. See [`Cache::versions`].
+#[derive(Debug, Clone)]
+pub struct Versions(watch::Receiver<Progress>);
+
+impl Versions {
+    /// The cache has processed all changes up to this resource version, and its listeners know of them. Zero before the
+    /// first list.
+    pub fn current(&self) -> u64 {
+        self.0.borrow().version.unwrap_or_default()
+    }
+
+    /// Waits for the next change of the cache. False: the cache is gone.
+    pub async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}
+
 /// Configures which objects a cache holds and its indexes. See [`Cache::builder`].
 pub struct CacheBuilder<K: Object> {
     client: Client,
@@ -167,6 +184,12 @@ impl<K: Object> Cache<K> {
             Some(version) => self.shared.reached(version).await,
             None => false,
         }
+    }
+
+    /// Every change of the cache from now on, and how far it has come. Unlike [`Cache::subscribe`] it says nothing about
+    /// single objects.
+    pub fn versions(&self) -> Versions {
+        Versions(self.shared.progress.subscribe())
     }
 
     /// As [`Cache::caught_up_with`], for all objects that writes returned.

@@ -20,7 +20,7 @@ mod leadership;
 mod recorder;
 mod usage;
 
-pub use cache::{Cache, CacheBuilder, Changes, metrics};
+pub use cache::{Cache, CacheBuilder, Changes, Versions, metrics};
 pub use client::{Client, KubeconfigCertificates, Renewable, read_certificates};
 pub use controller::{Next, run_controller};
 pub use dynamic::{Discovery, PartialObject, ServedKind};

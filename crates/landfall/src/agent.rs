@@ -1,6 +1,6 @@
 //! Starts the agent of this node, with its container runtime, its address and its name.
 
-use crate::command::{GraceAfterRestart, NodeOptions};
+use crate::command::{Drain, GraceAfterRestart, NodeOptions};
 use crate::image;
 use crate::traffic::{NodeTraffic, TrafficConfig};
 use anyhow::Context;
@@ -70,6 +70,10 @@ fn traffic_config(options: &NodeOptions) -> anyhow::Result<TrafficConfig> {
         node_name: name(options)?,
         link: options.pod_link.clone(),
         proxy_delay: options.proxy_delay.clone().map(|delay| delay.0),
+        drain: match options.drain {
+            Drain::Upstream => traffic::drain::Drain::Upstream,
+            Drain::Acknowledged => traffic::drain::Drain::Acknowledged,
+        },
         health: options.proxy_health_listen.0,
         metrics: options.proxy_metrics_listen.0,
     })

@@ -4,7 +4,7 @@ mod node;
 mod server;
 mod values;
 
-pub(crate) use node::{GraceAfterRestart, NodeCommand, NodeOptions, POD_LINK};
+pub(crate) use node::{Drain, GraceAfterRestart, NodeCommand, NodeOptions, POD_LINK};
 pub(crate) use server::{Common, ServerOptions};
 
 use ::server::StoreChoice;

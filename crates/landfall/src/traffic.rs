@@ -6,6 +6,7 @@ use client::Client;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
+use lifecycle::drain::DrainUpdate;
 use network::{Cidr, Pods, Services, ServicesConfig};
 use node::NodeNetwork;
 use std::collections::BTreeMap;
@@ -13,10 +14,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use traffic::policies::{LocalServer, Policies};
 use traffic::services::health::{self, HealthConfig, HealthServers};
-use traffic::{Watched, dns, policies, routes, services};
+use traffic::{Watched, dns, drain, policies, routes, services};
 
 /// Ports at which the DNS server listens, in this order of preference: another resolver may have the first one.
 const DNS_PORTS: [u16; 2] = [53, 0];
@@ -33,6 +34,8 @@ pub(crate) struct TrafficConfig {
     /// The device of the pod network, after which tables are named.
     pub(crate) link: String,
     pub(crate) proxy_delay: Option<RangeInclusive<Duration>>,
+    /// For pods without an annotation.
+    pub(crate) drain: drain::Drain,
     /// Where the proxy's health and metrics are served. None: nowhere.
     pub(crate) health: Option<SocketAddr>,
     pub(crate) metrics: Option<SocketAddr>,
@@ -41,6 +44,7 @@ pub(crate) struct TrafficConfig {
 /// Everything that runs. Dropping it stops it.
 struct Parts {
     _proxy: services::Running,
+    drain: drain::Running,
     _health: HealthServers,
     dns: Option<Names>,
     routes: Option<routes::Running>,
@@ -79,10 +83,13 @@ impl NodeTraffic {
             metrics: self.config.metrics,
             addresses: network.addresses,
         };
+        let drain =
+            drain::Config { node_name: self.config.node_name.clone(), default: self.config.drain };
+        let drain = drain::start(&self.client, &watched, proxy.committed(), drain);
         let mut registries = vec![proxy.metrics()];
         registries.extend(dns.as_ref().map(|dns| dns.server.metrics()));
         let health = health::start(&watched, proxy.state(), registries, config).await;
-        Ok(Parts { _proxy: proxy, _health: health, dns, routes, policies })
+        Ok(Parts { _proxy: proxy, drain, _health: health, dns, routes, policies })
     }
 
     async fn start_proxy(
@@ -209,6 +216,10 @@ impl node::Traffic for NodeTraffic {
     async fn pod_attached(&self, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String> {
         let Some(policies) = self.policies() else { return Ok(()) };
         policies.pod_attached(pod, addresses).await.map_err(|error| error.to_string())
+    }
+
+    fn drain(&self, pod: &Pod) -> Option<mpsc::Receiver<DrainUpdate>> {
+        self.running().as_ref()?.drain.drains().wait(pod)
     }
 
     async fn pod_detached(&self, uid: &str) {

@@ -11,6 +11,7 @@ pub mod timeline;
 
 pub mod backoff;
 pub mod deletion;
+pub mod drain;
 pub mod placement;
 pub mod resize;
 pub mod resources;

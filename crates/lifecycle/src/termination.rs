@@ -117,7 +117,7 @@ pub enum Input {
     Terminate {
         grace: Duration,
     },
-    /// Traffic has left ([`Termination::held`]): the hooks may run.
+    /// Traffic has left ([`Termination::hold`]): the hooks may run.
     Drained,
     /// The hook succeeded or failed (T-NODE-29).
     HookFinished {
@@ -185,9 +185,9 @@ impl Termination {
         Termination { members, due: None, hold: false }
     }
 
-    /// Hooks and signals wait for [`Input::Drained`], but not beyond the grace period.
-    pub fn held(self) -> Termination {
-        Termination { hold: true, ..self }
+    /// Before the first [`Input::Terminate`]: hooks and signals wait for [`Input::Drained`], but not beyond the grace period.
+    pub fn hold(&mut self) {
+        self.hold = true;
     }
 
     /// Extends the termination of some containers to the whole pod: `others` join with the grace period of the

@@ -144,6 +144,18 @@ pub enum StepKind {
         /// `Deleted`, `Gone`, `Killed`, `Finished`, `Completed`.
         reason: String,
     },
+    /// Hook and stop signal wait until nothing sends new connections to the pod.
+    Held,
+    /// A proxy or load balancer sends no new connections to the pod any more.
+    Acknowledged {
+        by: String,
+    },
+    /// All have acknowledged; hook and stop signal follow.
+    Drained,
+    /// Hook and stop signal follow although some have not acknowledged.
+    DrainTimedOut {
+        missing: Vec<String>,
+    },
     HookStarted {
         /// `exec`, `httpGet`, `sleep`, `tcpSocket`.
         hook: String,

@@ -3,8 +3,10 @@
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
+use lifecycle::drain::DrainUpdate;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::sync::mpsc;
 
 /// The network of this node, once it is open.
 #[derive(Clone)]
@@ -29,6 +31,10 @@ pub trait Traffic: Send + Sync {
     /// A pod has its addresses. Returns when its policies are in force, before its first container starts. After an
     /// error no container may start; the call can be repeated.
     async fn pod_attached(&self, pod: &Pod, addresses: &[IpAddr]) -> Result<(), String>;
+
+    /// For a pod that was deleted, before its hooks and stop signals: waits until nothing sends it new connections. None if
+    /// the pod need not wait.
+    fn drain(&self, pod: &Pod) -> Option<mpsc::Receiver<DrainUpdate>>;
 
     /// A pod's addresses are about to be released.
     async fn pod_detached(&self, uid: &str);

@@ -9,6 +9,7 @@
 //! agent has observed.
 
 mod declared;
+mod drain;
 mod identity;
 mod object;
 mod services;
@@ -165,7 +166,11 @@ impl Checker {
                 self.name_holders.add(container, pod, uid, name);
                 self.starting(at, container, name, uid, by)
             }
-            Event::Signal { container, signal: Signal::Stop, by } => self.stop(at, container, by),
+            Event::Signal { container, signal: Signal::Stop, by } => {
+                self.drained(at, container, by)?;
+                self.stopped_when_drained(at, container, by);
+                self.stop(at, container, by)
+            }
             Event::Signal { container, signal: _, by } => self.kill(at, container, by),
             Event::SignalAfterExit { container, by, called_at, .. } => {
                 self.signal_after_exit(container, by, *called_at)
@@ -184,7 +189,10 @@ impl Checker {
                 });
                 Ok(())
             }
-            Event::HookStarted { container, by } => self.hook(at, container, by),
+            Event::HookStarted { container, by } => {
+                self.drained(at, container, by)?;
+                self.hook(at, container, by)
+            }
             Event::HookFinished { container, by, .. } => {
                 self.update_actions(container, by, |actions| actions.hook_ended = Some(at));
                 Ok(())
@@ -442,6 +450,9 @@ impl Checker {
         let own = self.own_end(pod, container).unwrap_or(Duration::MAX);
         let earliest = self.earliest(&container.uid, termination).min(own);
         let mut due = termination.started().max(container.since);
+        if pod.object.has_acknowledged_drain() {
+            due = due.max(deadline);
+        }
         if pod.object.has_hook(&container.name) {
             match (actions.hook, actions.hook_ended) {
                 (_, Some(ended)) => due = due.max(ended),

@@ -211,11 +211,12 @@ impl Drop for Cluster {
 /// A path of the API, and the event as which a line of its watch is recorded.
 type Observed = (&'static str, fn(Bytes) -> Event);
 
-/// Services and slices matter only to proxies.
-const OBSERVED: [Observed; 3] = [
+/// Services, slices and the readiness of nodes matter only to proxies.
+const OBSERVED: [Observed; 4] = [
     ("/api/v1/pods", Event::ApiChange),
     ("/api/v1/services", Event::TrafficChange),
     ("/apis/discovery.k8s.io/v1/endpointslices", Event::TrafficChange),
+    ("/api/v1/nodes", Event::TrafficChange),
 ];
 
 /// Records every change of every object of one kind, across crashes of the server.

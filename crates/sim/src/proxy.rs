@@ -16,13 +16,15 @@ use async_trait::async_trait;
 use client::Client;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
+use lifecycle::drain::DrainUpdate;
 use node::NodeNetwork;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::mpsc;
 use traffic::services::PacketRules;
-use traffic::{Watched, services};
+use traffic::{Watched, drain, services};
 
 /// Wraps the packet rules of every node: for tests that plant a fault.
 pub type WrapRules = Arc<dyn Fn(Box<dyn PacketRules>) -> Box<dyn PacketRules> + Send + Sync>;
@@ -45,11 +47,17 @@ pub(crate) struct NodeProxy {
     pub(crate) log: EventLog,
     pub(crate) table: RuleTable,
     pub(crate) config: ProxyConfig,
-    pub(crate) running: Mutex<Option<services::Running>>,
+    pub(crate) running: Mutex<Option<Parts>>,
+}
+
+/// Everything that runs. Dropping it stops it.
+pub(crate) struct Parts {
+    _proxy: services::Running,
+    drain: drain::Running,
 }
 
 impl NodeProxy {
-    fn running(&self) -> MutexGuard<'_, Option<services::Running>> {
+    fn running(&self) -> MutexGuard<'_, Option<Parts>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -75,9 +83,14 @@ impl node::Traffic for NodeProxy {
             pod_ranges: Vec::new(),
             delay: self.config.delay.clone(),
         };
-        let proxy = services::start(watched, rules, config);
+        let proxy = services::start(watched.clone(), rules, config);
         proxy.synced().await;
-        *self.running() = Some(proxy);
+        let config = drain::Config {
+            node_name: self.agent.node.to_string(),
+            default: drain::Drain::Upstream,
+        };
+        let drain = drain::start(&self.client, &watched, proxy.committed(), config);
+        *self.running() = Some(Parts { _proxy: proxy, drain });
         Ok(Vec::new())
     }
 
@@ -87,6 +100,10 @@ impl node::Traffic for NodeProxy {
 
     async fn pod_attached(&self, _: &Pod, _: &[IpAddr]) -> Result<(), String> {
         Ok(())
+    }
+
+    fn drain(&self, pod: &Pod) -> Option<mpsc::Receiver<DrainUpdate>> {
+        self.running().as_ref()?.drain.drains().wait(pod)
     }
 
     async fn pod_detached(&self, _: &str) {}

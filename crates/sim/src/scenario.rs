@@ -17,6 +17,8 @@ pub struct Scenario {
     pub(crate) faults: &'static [Fault],
     /// Percent of pods that are deleted a second time.
     pub(crate) second_deletes: u64,
+    /// Pods have acknowledged drain.
+    pub(crate) acknowledged: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +85,7 @@ const BASE: Scenario = Scenario {
     style: Style::Once,
     faults: &[],
     second_deletes: 0,
+    acknowledged: false,
 };
 
 pub static SCENARIOS: &[Scenario] = &[
@@ -170,6 +173,17 @@ pub static SCENARIOS: &[Scenario] = &[
         span: Duration::from_secs(60),
         style: Style::Traffic,
         faults: &[Torn, Torn, Refused, Silent, Network, AgentCrash, ControlPlaneCrash],
+        ..BASE
+    },
+    Scenario {
+        name: "drain",
+        about: "as traffic, with acknowledged drain: no stop signal before all nodes send requests elsewhere",
+        nodes: 3,
+        pods: (0, 0),
+        span: Duration::from_secs(60),
+        style: Style::Traffic,
+        faults: &[Torn, Torn, Refused, Silent, Network, AgentCrash, ControlPlaneCrash],
+        acknowledged: true,
         ..BASE
     },
     Scenario {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod dns;
+pub mod drain;
 pub mod policies;
 pub mod routes;
 pub mod services;

@@ -6,6 +6,7 @@
 //! together in the next one (NET-71). A change costs what its Services cost, whatever the number of others (NET-70).
 //! Not here: what a Service means (`plan.rs`), how the kernel learns of it (`network::Services`).
 
+mod delay;
 mod endpoints;
 pub mod health;
 mod http;
@@ -20,7 +21,8 @@ pub use rules::{Forgotten, PacketRules};
 
 use crate::Watched;
 use crate::watched::BY_SERVICE;
-use client::{ObjectKey, Queue};
+use client::{ObjectKey, Queue, Versions};
+use delay::Delay;
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::Node;
 use network::{Cidr, Ranges, ServiceRules};
@@ -72,6 +74,7 @@ pub struct ProxyState {
 /// A running proxy. Dropping it stops it; the rules stay.
 pub struct Running {
     state: watch::Receiver<ProxyState>,
+    committed: watch::Receiver<u64>,
     metrics: Arc<metrics::Registry>,
     task: JoinHandle<()>,
 }
@@ -85,6 +88,11 @@ impl Running {
 
     pub fn state(&self) -> watch::Receiver<ProxyState> {
         self.state.clone()
+    }
+
+    /// The resource version up to which all changes of EndpointSlices are in force on this node. Zero: not yet any.
+    pub fn committed(&self) -> watch::Receiver<u64> {
+        self.committed.clone()
     }
 
     pub fn metrics(&self) -> Arc<metrics::Registry> {
@@ -101,6 +109,7 @@ impl Drop for Running {
 /// Starts the proxy. `rules` are the packet rules of this node.
 pub fn start(watched: Watched, rules: Box<dyn PacketRules>, config: Config) -> Running {
     let (sender, state) = watch::channel(ProxyState::default());
+    let (committed_sender, committed) = watch::channel(0);
     let mut families: BTreeSet<bool> = watched.service_ranges().iter().map(Cidr::is_ipv4).collect();
     if families.is_empty() {
         families.insert(true);
@@ -111,17 +120,20 @@ pub fn start(watched: Watched, rules: Box<dyn PacketRules>, config: Config) -> R
     let proxy = Proxy {
         measured: Measured::new(metrics.clone(), watched.pods.clone()),
         pending: Arc::new(pending),
+        slice_versions: watched.slices.versions(),
+        committed: committed_sender,
         watched,
         queue: Queue::with_backoff(RETRY.0, RETRY.1),
         node: NodeView { name: config.node_name.clone(), ..NodeView::default() },
         ranges: Ranges::default(),
         rules: Rules::new(rules),
+        delay: Delay::new(config.delay.clone()),
         config,
         state: sender,
         metrics,
         without_local: HashMap::new(),
     };
-    Running { state, metrics: registry, task: tokio::spawn(proxy.run()) }
+    Running { state, committed, metrics: registry, task: tokio::spawn(proxy.run()) }
 }
 
 struct Proxy {
@@ -131,9 +143,12 @@ struct Proxy {
     ranges: Ranges,
     rules: Rules,
     config: Config,
+    delay: Delay,
     state: watch::Sender<ProxyState>,
     metrics: Arc<ProxyMetrics>,
     pending: Arc<PendingChanges>,
+    slice_versions: Versions,
+    committed: watch::Sender<u64>,
     measured: Measured,
     without_local: HashMap<ObjectKey, plan::WithoutLocal>,
 }
@@ -143,6 +158,7 @@ impl Proxy {
         self.watched.synced().await;
         let mut nodes = self.watched.nodes.subscribe();
         let mut service_ranges = self.watched.service_ranges.subscribe();
+        let mut slice_versions = self.slice_versions.clone();
         self.follow_services();
         self.observe_ranges().await;
         self.observe_node();
@@ -161,6 +177,8 @@ impl Proxy {
                     }
                 }
                 _ = service_ranges.next() => self.observe_ranges().await,
+                // The cache counts a change after its listeners know of it, so the change may be applied before that.
+                true = slice_versions.changed() => self.publish_committed(slice_versions.current()),
                 () = tokio::time::sleep(SWEEP_AFTER), if self.rules.needs_sweep() => {
                     if !self.rules.sweep().await {
                         self.metrics.cleanup_failed();
@@ -184,18 +202,17 @@ impl Proxy {
 
     /// Queues a Service when it or one of its slices changes.
     fn follow_services(&self) {
-        let queue = match self.config.delay.clone() {
-            None => self.queue.clone(),
-            Some(delay) => delayed(&self.queue, delay),
-        };
-        let pending = self.pending.clone();
-        self.watched
-            .services
-            .feed_changes(&queue, move |before, after| pending.service_changed(before, after));
-        let pending = self.pending.clone();
-        self.watched
-            .slices
-            .feed_changes(&queue, move |before, after| pending.slice_changed(before, after));
+        let (pending, delay, queue) =
+            (self.pending.clone(), self.delay.clone(), self.queue.clone());
+        self.watched.services.feed_changes(&self.queue, move |before, after| {
+            delay.hold(pending.service_changed(before, after), &queue)
+        });
+        let (pending, delay, queue) =
+            (self.pending.clone(), self.delay.clone(), self.queue.clone());
+        let versions = self.slice_versions.clone();
+        self.watched.slices.feed_changes(&self.queue, move |before, after| {
+            delay.hold(pending.slice_changed(versions.current(), before, after), &queue)
+        });
     }
 
     /// Pod ranges of the Nodes, and ranges of Services (NET-52).
@@ -213,6 +230,9 @@ impl Proxy {
     /// Whether something changed on which the rules of all Services depend.
     fn observe_node(&mut self) -> bool {
         let node = self.watched.nodes.get(&ObjectKey::cluster(&self.config.node_name));
+        if let Some(node) = &node {
+            self.delay.observe(node);
+        }
         let view = node.map_or_else(|| self.node.clone(), |node| node_view(&node));
         let changed = view != self.node;
         self.node = view;
@@ -224,6 +244,7 @@ impl Proxy {
         let mut wait = RETRY.0;
         loop {
             let began = Instant::now();
+            let seen = self.slice_versions.current();
             let pending = self.pending.take_all();
             let services = self.watched.services.list();
             let plans: Vec<(ObjectKey, ServicePlan)> = services
@@ -235,6 +256,7 @@ impl Proxy {
             if self.rules.replace_all(rules).await {
                 self.metrics.full_sync(began.elapsed());
                 self.measured.committed(pending);
+                self.publish_committed(seen);
                 self.state.send_modify(|state| {
                     state.health_checks.clear();
                     state.synced = true;
@@ -266,6 +288,7 @@ impl Proxy {
         {
             keys.push(key);
         }
+        let seen = self.slice_versions.current();
         let pending = self.pending.take(&keys);
         let plans: Vec<ServicePlan> = keys.iter().map(|key| self.plan(key)).collect();
         let changes = keys.iter().zip(&plans).map(|(key, plan)| {
@@ -276,6 +299,7 @@ impl Proxy {
             Some(elements) => {
                 self.metrics.partial_sync(began.elapsed(), elements);
                 self.measured.committed(pending);
+                self.publish_committed(seen);
                 self.state.send_if_modified(|state| {
                     state.waiting_since = None;
                     false
@@ -295,6 +319,16 @@ impl Proxy {
             }
         }
         keys.iter().for_each(|key| self.queue.done(key));
+    }
+
+    /// `seen` is the version of the slices when the changes of the transaction were taken.
+    fn publish_committed(&self, seen: u64) {
+        let version = self.pending.committed_version(seen);
+        self.committed.send_if_modified(|committed| {
+            let newer = version > *committed;
+            *committed = version.max(*committed);
+            newer
+        });
     }
 
     fn plan(&self, key: &ObjectKey) -> ServicePlan {
@@ -325,21 +359,6 @@ impl Proxy {
             }
         }
     }
-}
-
-/// A queue that hands its keys on after a delay.
-fn delayed(queue: &Queue<ObjectKey>, delay: RangeInclusive<Duration>) -> Queue<ObjectKey> {
-    let (incoming, outgoing) = (Queue::<ObjectKey>::new(), queue.clone());
-    let handed = incoming.clone();
-    tokio::spawn(async move {
-        while let Some(key) = incoming.get().await {
-            let spread = delay.end().saturating_sub(*delay.start());
-            let wait = *delay.start() + spread.mul_f64(clock::random_fraction());
-            outgoing.add_after(key.clone(), wait);
-            incoming.done(&key);
-        }
-    });
-    handed
 }
 
 /// `namespace/name`

@@ -70,7 +70,7 @@ pub(super) const CLUSTER_ROLES: &[Role] = &[
     ),
     ("system:aggregate-to-edit", AGGREGATE_TO_EDIT),
     ("system:aggregate-to-view", AGGREGATE_TO_VIEW),
-    ("landfall:aggregate-to-view", &[On(READ, "landfall.dev", "terminations")]),
+    ("landfall:aggregate-to-view", &[On(READ, "landfall.dev", "terminations drainparticipants")]),
     // Upstream's comes with metrics-server.
     ("system:aggregated-metrics-reader", &[On(READ, "metrics.k8s.io", "pods nodes")]),
     ("system:node", NODE),
@@ -92,6 +92,7 @@ pub(super) const CLUSTER_ROLES: &[Role] = &[
             On(READ, "core", "services nodes namespaces pods"),
             On(READ, "discovery.k8s.io", "endpointslices"),
             On(READ, "networking.k8s.io", "networkpolicies servicecidrs"),
+            On("get list watch create update patch", "landfall.dev", "drainparticipants"),
             EVENTS,
         ],
     ),

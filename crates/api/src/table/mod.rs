@@ -12,6 +12,7 @@ mod column;
 mod core;
 mod custom;
 mod devices;
+mod drain;
 pub mod duration;
 mod events;
 mod jsonpath;
@@ -71,6 +72,7 @@ const TABLES: &[(&str, &str, &[Printed])] = &[
     ("events.k8s.io", "Event", events::EVENT),
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", policy::FLOW_SCHEMA),
     ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", policy::PRIORITY_LEVEL),
+    ("landfall.dev", "DrainParticipant", drain::PARTICIPANT),
     ("landfall.dev", "Termination", terminations::TERMINATION),
     ("metrics.k8s.io", "NodeMetrics", usage::NODE),
     ("metrics.k8s.io", "PodMetrics", usage::POD),

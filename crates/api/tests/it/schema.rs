@@ -18,6 +18,8 @@
 //! Not here, because the generated types do not contain them: how lists merge
 //! (`src/schema/merge_rules.rs`) and protobuf numbers (`src/protobuf/numbers.txt`).
 
+mod drain;
+mod fields;
 mod terminations;
 mod usage;
 
@@ -85,14 +87,14 @@ fn types() -> BTreeMap<String, Value> {
     let listed = add_kinds(&mut generator);
     let mut types: BTreeMap<String, Value> =
         generator.take_definitions(false).into_iter().collect();
-    let ours = terminations::types();
-    let listed = listed.into_iter().chain(ours.first().map(|(name, _)| name.clone()));
-    let listed = listed.chain(usage::listed());
+    let ours = [terminations::types(), drain::types()];
+    let with_lists = ours.iter().filter_map(|types| Some(types.first()?.0.clone()));
+    let listed = listed.into_iter().chain(with_lists).chain(usage::listed());
     for name in listed {
         let (list, schema) = list_of(&name);
         types.insert(list, schema);
     }
-    types.extend(ours);
+    types.extend(ours.into_iter().flatten());
     types.extend(usage::types());
     types.insert(format!("{META}.CreateOptions"), write_options("CreateOptions", false));
     types.insert(format!("{META}.UpdateOptions"), write_options("UpdateOptions", false));

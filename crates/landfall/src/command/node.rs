@@ -70,6 +70,10 @@ pub(crate) struct NodeOptions {
     /// grace period again, as kubelet does; `kept` keeps the deadline
     #[arg(long, value_name = "full|kept", default_value = "full")]
     pub(crate) grace_after_restart: GraceAfterRestart,
+    /// When preStop hooks and stop signals begin: `upstream`, at once, as in Kubernetes; `acknowledged`, after nothing
+    /// sends new connections to the pod. The annotation landfall.dev/drain of a pod or namespace overrides it
+    #[arg(long, value_name = "upstream|acknowledged", default_value = "upstream")]
+    pub(crate) drain: Drain,
     /// Network device of the pod network, at most seven letters. Names of pods' devices start with it, so
     /// several nodes on one machine need different ones
     #[arg(long, value_name = "NAME", default_value = POD_LINK)]
@@ -168,6 +172,12 @@ fn pids_limit(text: &str) -> Result<PidsLimit, String> {
         Ok(_) => Err("write a number above zero, or -1 for no limit".to_owned()),
         Err(error) => Err(error.to_string()),
     }
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Drain {
+    Upstream,
+    Acknowledged,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]

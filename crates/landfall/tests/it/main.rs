@@ -10,6 +10,7 @@ mod backup;
 mod clients;
 mod disk;
 mod docs;
+mod drain;
 mod durability;
 mod endings;
 mod examples;

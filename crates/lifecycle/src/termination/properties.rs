@@ -59,8 +59,11 @@ prop_compose! {
 
 impl Story {
     fn play(&self) -> Vec<(u64, Action)> {
-        let machine = Termination::new(self.members.clone());
-        play(if self.held { machine.held() } else { machine }, &self.inputs)
+        let mut machine = Termination::new(self.members.clone());
+        if self.held {
+            machine.hold();
+        }
+        play(machine, &self.inputs)
     }
 
     fn lives(&self) -> BTreeMap<String, Life> {

@@ -261,7 +261,11 @@ fn t_node_35_to_37_sidecars_stop_after_the_others_in_reverse_order() {
 
 #[test]
 fn a_held_termination_waits_for_traffic_to_drain_but_not_beyond_its_grace_period() {
-    let held = || Termination::new(cast("app+hook web")).held();
+    let held = || {
+        let mut machine = Termination::new(cast("app+hook web"));
+        machine.hold();
+        machine
+    };
     check_machine(
         "traffic drains",
         held(),

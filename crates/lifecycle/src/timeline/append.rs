@@ -13,6 +13,8 @@ const RESERVED: usize = 32;
 pub const OUTPUT_MAX: usize = 4096;
 /// Largest size of any other text of a step.
 const TEXT_MAX: usize = 512;
+/// Names in one step.
+const MISSING_MAX: usize = 32;
 /// Largest total output of all hooks in one record.
 const OUTPUT_TOTAL_MAX: usize = 128 * 1024;
 
@@ -77,7 +79,12 @@ impl TerminationRecord {
                     clip(text, TEXT_MAX);
                 }
             }
+            StepKind::DrainTimedOut { missing } => {
+                missing.truncate(MISSING_MAX);
+                missing.iter_mut().for_each(|text| clip(text, TEXT_MAX));
+            }
             StepKind::UnsafeByRequest { by: text }
+            | StepKind::Acknowledged { by: text }
             | StepKind::Seen { reason: text, .. }
             | StepKind::HookStarted { hook: text }
             | StepKind::Exited { signal: text, .. }
@@ -89,6 +96,8 @@ impl TerminationRecord {
                 }
             }
             StepKind::HookOverran
+            | StepKind::Held
+            | StepKind::Drained
             | StepKind::Lost
             | StepKind::SandboxStopped
             | StepKind::NetworkGone

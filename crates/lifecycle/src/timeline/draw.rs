@@ -220,6 +220,15 @@ fn description(step: &Step) -> String {
             Some(grace) => format!("termination starts ({reason}), grace period {grace} s"),
             None => format!("termination starts ({reason})"),
         },
+        StepKind::Held => "hook and stop signal wait until no new connections arrive".to_owned(),
+        StepKind::Acknowledged { by } => format!("{by} sends no new connections"),
+        StepKind::Drained => "no new connections arrive".to_owned(),
+        StepKind::DrainTimedOut { missing } if missing.is_empty() => {
+            "NO LONGER WAITS for the end of new connections".to_owned()
+        }
+        StepKind::DrainTimedOut { missing } => {
+            format!("NO LONGER WAITS for {}", missing.join(", "))
+        }
         StepKind::HookStarted { hook } => format!("preStop hook starts ({hook})"),
         StepKind::HookEnded { succeeded, exit_code, http_status, .. } => {
             let how = if *succeeded { "done" } else { "FAILED" };

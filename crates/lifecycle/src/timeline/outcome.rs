@@ -143,6 +143,9 @@ impl TerminationRecord {
     fn remark(&self, step: &Step) -> Option<String> {
         let container = &step.container;
         match &step.what {
+            StepKind::DrainTimedOut { missing } if !missing.is_empty() => {
+                Some(format!("{} did not acknowledge in time", missing.join(", ")))
+            }
             StepKind::HookOverran => {
                 Some(format!("{container}: the preStop hook used the whole grace period"))
             }

@@ -3,7 +3,8 @@
 //! | step | what happens | in the timeline |
 //! |---|---|---|
 //! | 1 | the worker notices why the pod has to terminate | `Seen` |
-//! | 2 | containers: preStop hook, stop signal, kill at the deadline | `Hook…`, `Signal`, `Exited` |
+//! | 2 | with acknowledged drain: wait until nothing sends new connections | `Held`, `Acknowledged`, `Drained` |
+//! |   | containers: preStop hook, stop signal, kill at the deadline | `Hook…`, `Signal`, `Exited` |
 //! | 3 | the sandbox is stopped, its network detached | `SandboxStopped`, `NetworkGone` |
 //! | 4 | volumes are removed | `VolumesGone` |
 //! | 5 | the terminal status is stored in the API | `StatusWritten` |
@@ -13,10 +14,11 @@
 //! `lifecycle::termination` decides what happens to which container and when. This file tells it what
 //! happened and starts what it returns. Nothing slow stands between a moment and what is due at it:
 //! listing containers, writing to the API, hooks and signals run beside the loop of step 2.
-//! Not here: termination of single containers while the pod keeps running (`container`), the timeline's
-//! contents (`timeline_steps`).
+//! Not here: the wait until nothing sends new connections (`drain`), termination of single containers while the pod keeps
+//! running (`container`), the timeline's contents (`timeline_steps`).
 
 mod container;
+mod drain;
 mod run;
 
 pub(super) use run::TerminationRun;
@@ -137,6 +139,7 @@ impl Worker {
             }
         };
         run.whole_pod = true;
+        self.begin_drain(&mut run);
         let by_node = self.inbox.current().kill.is_some();
         run.report_slow_at = by_node.then(|| Instant::now() + reported_after(grace));
         (run, left.map_or(grace, |left| left.min(grace)))
@@ -163,6 +166,9 @@ impl Worker {
             // Lets the tasks that the step started run first.
             tokio::task::yield_now().await;
             self.record_begin(observed, grace);
+            if run.drain.is_some() {
+                self.record_step(StepKind::Held);
+            }
             self.apply_observation(&mut run, observed);
         }
         let (mut changes, mut desired) = (self.inbox.watch(), self.inbox.watch());
@@ -175,6 +181,7 @@ impl Worker {
                 () = tokio::time::sleep_until(run.next_due()) => self.step(&mut run, Input::Tick),
                 Some(result) = run.results.recv() => self.task_finished(&mut run, result),
                 () = changes.changed(), if run.whole_pod => self.shorten_grace(&mut run),
+                update = drain::next_update(&mut run.drain) => self.drain_updated(&mut run, update),
                 () = desired.termination(), if !run.whole_pod => {
                     self.interrupted = Some(run);
                     return Err(Interrupted);
@@ -206,6 +213,7 @@ impl Worker {
         for action in run.machine.step(run.now(), input) {
             self.perform(run, action);
         }
+        self.end_unused_drain(run);
         self.save_progress(run);
     }
 

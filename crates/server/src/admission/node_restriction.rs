@@ -1,7 +1,8 @@
 //! NodeRestriction: a node may write only its own objects (A-154, T-API-35).
 //!
 //! The role of nodes allows writing Nodes, Leases and pods. This plugin restricts a node to its own Node, its own Lease,
-//! the pods bound to it, their termination records, tokens for them, and its EndpointSlice of the Service `kube-dns`.
+//! the pods bound to it, their termination records, tokens for them, its drain participant, and its EndpointSlice of the
+//! Service `kube-dns`.
 //! Not here: what a node may read (`access::authz`).
 
 use super::mirror_references::{self, Problem};
@@ -17,6 +18,9 @@ use lifecycle::timeline::{Step, StepKind, Steps, Subject};
 use serde_json::{Value, json};
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
+
+/// The drain participant of a node is named `node.NAME`.
+const NODE_PARTICIPANT: &str = "node.";
 
 /// Signers whose certificates authenticate as a node.
 const NODE_SIGNERS: [&str; 2] =
@@ -373,6 +377,14 @@ impl<'a> Node<'a> {
             }
             ("coordination.k8s.io", "leases") if name != self.name => {
                 Some("can only access node lease with the same name as the requesting node".into())
+            }
+            ("landfall.dev", "drainparticipants")
+                if name.strip_prefix(NODE_PARTICIPANT) != Some(self.name) =>
+            {
+                Some(format!(
+                    "can only access the drain participant {NODE_PARTICIPANT}{}",
+                    self.name
+                ))
             }
             ("storage.k8s.io", "csinodes") if name != self.name => {
                 Some("can only access CSINode with the same name as the requesting node".into())

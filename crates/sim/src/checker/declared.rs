@@ -34,6 +34,8 @@ pub(super) enum Change {
     Service(Name, Option<Service>),
     /// `namespace/name` of the slice, and the slice with `namespace/name` of its Service.
     Slice(Name, Option<(Name, Slice)>),
+    /// Whether it is ready.
+    Node(Name, bool),
 }
 
 #[derive(Deserialize)]
@@ -49,8 +51,22 @@ struct Object {
     kind: String,
     metadata: Metadata,
     spec: Service,
+    status: Status,
     #[serde(flatten)]
     slice: Slice,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    conditions: Vec<NodeCondition>,
+}
+
+#[derive(Deserialize)]
+struct NodeCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -123,6 +139,11 @@ impl Change {
                 let slice = service.filter(|_| exists).map(|service| (service, object.slice));
                 Some(Change::Slice(name, slice))
             }
+            "Node" => {
+                let is_ready = |it: &NodeCondition| it.kind == "Ready" && it.status == "True";
+                let ready = exists && object.status.conditions.iter().any(is_ready);
+                Some(Change::Node(object.metadata.name.into(), ready))
+            }
             _ => None,
         }
     }
@@ -158,6 +179,14 @@ impl Endpoints {
         Endpoints(all)
     }
 
+    /// Whether new connections may get to this address.
+    pub(super) fn use_address(&self, address: IpAddr) -> bool {
+        let all = |targets: &Targets| -> Vec<SocketAddr> {
+            targets.endpoints.iter().chain(targets.outside.iter().flatten()).copied().collect()
+        };
+        self.0.values().flat_map(all).any(|endpoint| endpoint.ip() == address)
+    }
+
     pub(super) fn in_rules(rules: &ServiceRules) -> Endpoints {
         let targets = |entry: &network::ServiceEntry| Targets {
             endpoints: entry.endpoints.iter().copied().collect(),
@@ -169,6 +198,14 @@ impl Endpoints {
 }
 
 impl Slice {
+    /// Whether the slice says that the endpoint with this address does not terminate.
+    pub(super) fn lists_as_living(&self, address: IpAddr) -> bool {
+        let text = address.to_string();
+        self.endpoints.iter().flatten().any(|endpoint| {
+            endpoint.addresses.contains(&text) && endpoint.conditions.terminating != Some(true)
+        })
+    }
+
     fn of_port(&self, port: &Port) -> Vec<(SocketAddr, &Endpoint)> {
         let same = |other: &&Port| {
             other.name == port.name && protocol(&other.protocol) == protocol(&port.protocol)
@@ -231,7 +268,8 @@ pub(crate) fn rules_in_short(rules: &ServiceRules) -> String {
 /// A line of the watch in short, for the trace.
 pub(crate) fn change_in_short(line: &[u8]) -> String {
     match Change::read(line) {
-        None => "API: neither a Service nor a slice".to_owned(),
+        None => "API: neither a Service nor a slice nor a node".to_owned(),
+        Some(Change::Node(name, ready)) => format!("API: node {name} is ready: {ready}"),
         Some(Change::Service(name, None)) => format!("API: Service {name} is removed"),
         Some(Change::Service(name, Some(service))) => {
             format!("API: Service {name} at {}", service.cluster_ip)

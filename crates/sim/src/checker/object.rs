@@ -1,6 +1,8 @@
 //! The fields of a pod that the rules are about, read from a line of the watch.
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 pub(super) struct WatchLine {
     pub(super) deleted: bool,
@@ -32,6 +34,7 @@ struct Metadata {
     deletion_timestamp: Option<String>,
     deletion_grace_period_seconds: Option<i64>,
     finalizers: Vec<String>,
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize, Clone, Default)]
@@ -62,6 +65,8 @@ struct Lifecycle {
 #[serde(default)]
 struct Status {
     phase: String,
+    #[serde(rename = "podIP")]
+    pod_ip: String,
 }
 
 impl WatchLine {
@@ -108,6 +113,15 @@ impl Object {
 
     pub(super) fn node(&self) -> &str {
         &self.spec.node_name
+    }
+
+    /// It waits until nothing sends it new connections.
+    pub(super) fn has_acknowledged_drain(&self) -> bool {
+        self.metadata.annotations.get("landfall.dev/drain").is_some_and(|it| it == "acknowledged")
+    }
+
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.status.pod_ip.parse().ok()
     }
 
     pub(super) fn phase(&self) -> &str {

@@ -32,26 +32,30 @@ impl std::ops::AddAssign for Requests {
 
 #[derive(Default)]
 pub(super) struct ServiceTraffic {
-    services: BTreeMap<Name, Service>,
+    pub(super) services: BTreeMap<Name, Service>,
     /// With the Service to which they belong.
-    slices: BTreeMap<Name, (Name, Slice)>,
-    nodes: BTreeMap<Name, NodeRules>,
+    pub(super) slices: BTreeMap<Name, (Name, Slice)>,
+    pub(super) nodes: BTreeMap<Name, NodeRules>,
+    /// Ready nodes, and since when they are.
+    pub(super) ready_since: BTreeMap<Name, Duration>,
+    /// Addresses of pods that got their stop signal after nothing sent them new connections.
+    pub(super) drained: BTreeSet<IpAddr>,
     /// The uids of pods that listened at some time.
     listened: BTreeSet<Name>,
     requests: Requests,
 }
 
-struct NodeRules {
+pub(super) struct NodeRules {
     node: NodeAddress,
     /// The longest time from a change in the API to its commit; None: faults may delay it.
     commits_within: Option<Duration>,
-    services: BTreeMap<Name, Commitment>,
+    pub(super) services: BTreeMap<Name, Commitment>,
 }
 
 /// The rules of one Service on one node.
 #[derive(Default)]
-struct Commitment {
-    in_force: Endpoints,
+pub(super) struct Commitment {
+    pub(super) in_force: Endpoints,
     /// What the API declared, and since when: from the state that is in force to the newest. Never empty once set.
     declared: Vec<(Duration, Endpoints)>,
     /// Since when the rules in force are not the newest.
@@ -80,7 +84,7 @@ impl Commitment {
         }
     }
 
-    fn newest(&self) -> &Endpoints {
+    pub(super) fn newest(&self) -> &Endpoints {
         self.declared.last().map_or(&self.in_force, |(_, endpoints)| endpoints)
     }
 }
@@ -107,6 +111,12 @@ impl ServiceTraffic {
     pub(super) fn api(&mut self, at: Duration, line: &[u8]) -> Verdict {
         match Change::read(line) {
             None => {}
+            Some(Change::Node(name, true)) => {
+                self.ready_since.entry(name).or_insert(at);
+            }
+            Some(Change::Node(name, false)) => {
+                self.ready_since.remove(&name);
+            }
             Some(Change::Service(name, service)) => {
                 match service {
                     Some(service) => self.services.insert(name.clone(), service),
@@ -135,6 +145,9 @@ impl ServiceTraffic {
         let object = self.services.get(service);
         for node in self.nodes.values_mut() {
             let declared = object.map(|object| Endpoints::declared(object, &slices, &node.node));
+            if let Some(declared) = &declared {
+                self.drained.retain(|address| !declared.use_address(*address));
+            }
             let commitment = node.services.entry(service.clone()).or_default();
             if commitment.declared.is_empty() {
                 commitment.declared.push((at, commitment.in_force.clone()));
@@ -183,6 +196,7 @@ impl ServiceTraffic {
 
     pub(super) fn request(&mut self, at: Duration, request: &Request) -> Verdict {
         self.requests.sent += 1;
+        self.reaches_drained(at, request)?;
         match (&request.endpoint, &request.pod) {
             (None, _) => self.requests.rejected += 1,
             (Some(endpoint), Some((uid, _))) if !self.listened.contains(uid) => {
@@ -196,6 +210,14 @@ impl ServiceTraffic {
             (Some(_), Some((_, false)) | None) => self.requests.lost += 1,
         }
         self.overdue(at)
+    }
+}
+
+impl ServiceTraffic {
+    /// Whether some node has to send new connections to the address.
+    pub(super) fn is_declared(&self, address: IpAddr) -> bool {
+        let commitments = self.nodes.values().flat_map(|node| node.services.values());
+        commitments.into_iter().any(|commitment| commitment.newest().use_address(address))
     }
 }
 

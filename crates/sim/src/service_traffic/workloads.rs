@@ -32,7 +32,7 @@ pub(super) fn draw(scenario: &Scenario, seed: u64) -> Vec<PlannedAction> {
     let mut actions = Vec::new();
     for number in 0..random.between(1, 3) {
         let name = format!("web{number}");
-        add_deployment(&mut actions, &mut random, &name, span);
+        add_deployment(&mut actions, &mut random, &name, scenario);
         add_service(&mut actions, &mut random, &name, span);
     }
     for _ in 0..random.between(0, 3) {
@@ -56,9 +56,18 @@ fn add(actions: &mut Vec<PlannedAction>, at: u64, kind: Kind, name: &str, verb: 
     actions.push(PlannedAction { at: Duration::from_millis(at), what: Action::Workload(request) });
 }
 
-fn add_deployment(actions: &mut Vec<PlannedAction>, random: &mut Random, name: &str, span: u64) {
-    let kind = Kind::Deployment;
-    let object = deployment(random, name);
+fn add_deployment(
+    actions: &mut Vec<PlannedAction>,
+    random: &mut Random,
+    name: &str,
+    scenario: &Scenario,
+) {
+    let (kind, span) = (Kind::Deployment, scenario.span.as_millis() as u64);
+    let mut object = deployment(random, name);
+    if scenario.acknowledged {
+        object["spec"]["template"]["metadata"]["annotations"] =
+            json!({ "landfall.dev/drain": "acknowledged" });
+    }
     add(actions, random.between(0, 2000), kind, name, Verb::Create(object.clone()));
     for _ in 0..random.between(1, 4) {
         let annotations = json!({ "rolled": random.below(1000).to_string() });

@@ -1,4 +1,5 @@
-//! Changes between their arrival and the transaction that applies them, as far as metrics have to know.
+//! Changes between their arrival and the transaction that applies them: for metrics, and for the version of the
+//! EndpointSlices that is in force.
 //!
 //!     caches ──▶ PendingChanges ──take──▶ transaction ──▶ committed ──▶ durations
 //!                      ▲                      │ failed
@@ -33,6 +34,8 @@ pub(super) struct Pending {
     endpoints: u64,
     /// When the first of these changes was received.
     since: Option<Instant>,
+    /// The version of the slices before the first of these changes.
+    version_before: Option<u64>,
     /// IP family (`ipv4`) and time of what caused changes of slices.
     triggers: Vec<(bool, Timestamp)>,
     left: Vec<FormerEndpoint>,
@@ -88,9 +91,11 @@ impl PendingChanges {
         vec![key]
     }
 
-    /// Returns the Services to plan: the one of the slice, and the one that it belonged to before.
+    /// Returns the Services to plan: the one of the slice, and the one that it belonged to before. `version` is that of all
+    /// slices before this change.
     pub(super) fn slice_changed(
         &self,
+        version: u64,
         before: Option<&EndpointSlice>,
         after: Option<&EndpointSlice>,
     ) -> Vec<ObjectKey> {
@@ -112,6 +117,7 @@ impl PendingChanges {
             let pending = state.by_service.entry(key.clone()).or_default();
             pending.endpoints += 1;
             pending.since.get_or_insert_with(Instant::now);
+            pending.version_before.get_or_insert(version);
             match after {
                 Some(after) => pending.triggers.extend(self.trigger(after)),
                 // As upstream: which of them belonged to the deleted slice is not known.
@@ -151,6 +157,14 @@ impl PendingChanges {
         gone.collect()
     }
 
+    /// The newest version of the slices of which every change is in force, if `seen` is the version that the cache had
+    /// when the changes of the last transaction were taken.
+    pub(super) fn committed_version(&self, seen: u64) -> u64 {
+        let state = self.state();
+        let waiting = state.by_service.values().filter_map(|pending| pending.version_before);
+        waiting.fold(seen, u64::min)
+    }
+
     /// What waits for these Services. Call it before planning: what arrives later waits for the next transaction.
     pub(super) fn take(&self, keys: &[ObjectKey]) -> Vec<(ObjectKey, Pending)> {
         let mut state = self.state();
@@ -185,6 +199,7 @@ impl PendingChanges {
             pending.services += earlier.services;
             pending.endpoints += earlier.endpoints;
             pending.since = earlier.since.or(pending.since);
+            pending.version_before = earlier.version_before.or(pending.version_before);
             pending.triggers.extend(earlier.triggers);
             pending.left.extend(earlier.left);
             pending.triggers.truncate(SAMPLES_MAX);
@@ -328,15 +343,15 @@ mod tests {
         };
         let changes = changes();
         let (old, new) = (slice(-60, json!([])), slice(1, json!([endpoint("a", true, false)])));
-        assert_eq!(changes.slice_changed(None, Some(&old)), std::slice::from_ref(&key));
+        assert_eq!(changes.slice_changed(0, None, Some(&old)), std::slice::from_ref(&key));
         assert_eq!(triggers(&changes), 0, "before the start");
-        changes.slice_changed(Some(&old), Some(&new));
+        changes.slice_changed(0, Some(&old), Some(&new));
         assert_eq!(triggers(&changes), 1);
         assert_eq!(triggers(&changes), 0, "each is measured once");
-        changes.slice_changed(Some(&old), Some(&new));
-        changes.slice_changed(Some(&new), None);
+        changes.slice_changed(0, Some(&old), Some(&new));
+        changes.slice_changed(0, Some(&new), None);
         assert_eq!(triggers(&changes), 0, "deleting a slice drops them");
-        changes.slice_changed(Some(&new), Some(&new));
+        changes.slice_changed(0, Some(&new), Some(&new));
         assert!(changes.take_all().is_empty(), "nothing changed");
     }
 
@@ -368,7 +383,7 @@ mod tests {
         };
         let service = typed::from_value(json!({ "metadata": { "namespace": "d", "name": "s" } }));
         changes.service_changed(None, Some(&service.unwrap()));
-        changes.slice_changed(None, Some(&slice(1, json!([]))));
+        changes.slice_changed(0, None, Some(&slice(1, json!([]))));
         assert_eq!(counts(), (1, 1));
         let taken = changes.take_all();
         assert_eq!((taken.len(), counts()), (1, (0, 0)));
@@ -377,5 +392,22 @@ mod tests {
         assert_eq!(counts(), (1, 1));
         let again = changes.take(&[ObjectKey::new("d", "s")]);
         assert_eq!((again[0].1.since, again[0].1.triggers.len()), (since, 1));
+    }
+
+    #[test]
+    fn a_version_is_committed_when_no_earlier_change_waits() {
+        let changes = changes();
+        let key = ObjectKey::new("d", "s");
+        assert_eq!(changes.committed_version(9), 9, "nothing waits");
+        changes.slice_changed(4, None, Some(&slice(1, json!([endpoint("a", true, false)]))));
+        changes.slice_changed(7, None, Some(&slice(1, json!([endpoint("b", true, false)]))));
+        assert_eq!(changes.committed_version(9), 4, "the first change waits");
+        let taken = changes.take(std::slice::from_ref(&key));
+        changes.slice_changed(8, None, Some(&slice(1, json!([endpoint("c", true, false)]))));
+        assert_eq!(changes.committed_version(9), 8, "a later change waits");
+        changes.put_back(taken);
+        assert_eq!(changes.committed_version(9), 4, "the transaction failed");
+        changes.take(&[key]);
+        assert_eq!(changes.committed_version(9), 9);
     }
 }

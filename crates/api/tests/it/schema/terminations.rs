@@ -1,10 +1,8 @@
 //! The schema of `terminations.landfall.dev`, the termination records. The Rust types are in
 //! `lifecycle::timeline`, which uses this crate; a test there compares the two.
 
-use serde_json::{Map, Value, json};
-
-const PREFIX: &str = "dev.landfall.v1";
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+use super::fields::{META, PREFIX, int32, integer, micro_time, object, own, reference, string};
+use serde_json::{Value, json};
 
 /// The types by name; the first one has a list kind.
 pub(crate) fn types() -> Vec<(String, Value)> {
@@ -83,7 +81,7 @@ fn request_fields() -> Vec<(&'static str, Value, &'static str)> {
         (
             "by",
             string(),
-            "The user who requested it; for a decision of the node, the node's own user.",
+            "The user who requested it; for a decision of the node, the node's own user. Of Acknowledged: the proxy.",
         ),
         ("agent", string(), "The User-Agent of the request."),
         (
@@ -124,7 +122,7 @@ fn step() -> Value {
         (
             "what",
             string(),
-            "What happened: Requested, Shortened, UnsafeByRequest, Seen, HookStarted, HookEnded, HookOverran, Signal, Exited, Lost, SandboxStopped, NetworkGone, VolumesGone, CgroupGone, StatusWritten, Removed, EndpointFlipped, RulesCommitted, AgentRestarted.",
+            "What happened: Requested, Shortened, UnsafeByRequest, Seen, HookStarted, HookEnded, HookOverran, Held, Acknowledged, Drained, DrainTimedOut, Signal, Exited, Lost, SandboxStopped, NetworkGone, VolumesGone, CgroupGone, StatusWritten, Removed, EndpointFlipped, RulesCommitted, AgentRestarted.",
         ),
         ("message", string(), "Details in readable form."),
         ("reason", string(), "Of Seen and Signal: the reason."),
@@ -151,6 +149,11 @@ fn step() -> Value {
             "Of EndpointFlipped and RulesCommitted: the generation of the EndpointSlice.",
         ),
     ];
+    fields.push((
+        "missing",
+        json!({"type": "array", "items": string()}),
+        "Of DrainTimedOut: who had not acknowledged.",
+    ));
     fields.extend(request_fields());
     object(
         "TerminationStep is one event in the termination of a pod.",
@@ -170,38 +173,4 @@ fn steps() -> Value {
             ("steps", json!({"type": "array", "items": own("TerminationStep")}), "What happened."),
         ],
     )
-}
-
-fn object(description: &str, required: &[&str], fields: &[(&str, Value, &str)]) -> Value {
-    let mut properties = Map::new();
-    for (name, schema, description) in fields {
-        let mut schema = schema.clone();
-        schema["description"] = (*description).into();
-        properties.insert((*name).to_owned(), schema);
-    }
-    json!({"description": description, "type": "object", "properties": properties, "required": required})
-}
-
-fn string() -> Value {
-    json!({"type": "string"})
-}
-
-fn integer() -> Value {
-    json!({"type": "integer", "format": "int64"})
-}
-
-fn int32() -> Value {
-    json!({"type": "integer", "format": "int32"})
-}
-
-fn micro_time() -> Value {
-    reference(META, "MicroTime")
-}
-
-fn own(name: &str) -> Value {
-    reference(PREFIX, name)
-}
-
-fn reference(package: &str, name: &str) -> Value {
-    json!({"$ref": format!("#/definitions/{package}.{name}")})
 }

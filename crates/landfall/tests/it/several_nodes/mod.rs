@@ -7,9 +7,10 @@ mod network;
 mod peers;
 mod site;
 
-use network::{MACHINES, Machine};
+pub(crate) use network::{MACHINES, Machine, Network};
+pub(crate) use site::Site;
+
 use peers::{all_answer, apply, pod, pod_ip, service, service_ip};
-use site::Site;
 
 /// How soon after its return a node that was cut off must have the right packet rules, in seconds.
 const RECOVERY_MAX: f64 = 2.0;
@@ -17,7 +18,7 @@ const RECOVERY_MAX: f64 = 2.0;
 /// NET-2, NET-3, NET-4, NET-8, NET-15, NET-125: one cluster for all of this, because starting it takes long.
 #[test]
 fn pods_of_three_nodes_reach_each_other_while_nodes_are_cut_off_leave_and_move() {
-    let mut site = Site::start();
+    let mut site = Site::start_with(&["python"], &[]);
     every_pair_of_pods_connects(&site);
     neighbours_have_direct_routes_and_other_nodes_vxlan(&site);
     policies_apply_across_nodes(&site);

@@ -113,8 +113,13 @@ impl Network {
     /// A command that runs in the network namespace of the machine. `ip netns exec` would also hide the cgroups.
     pub(crate) fn on(&self, machine: Machine) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.space(machine.name()))).arg("--");
+        command.arg(format!("--net={}", self.namespace(machine))).arg("--");
         command
+    }
+
+    /// The path of the machine's network namespace.
+    pub(crate) fn namespace(&self, machine: Machine) -> String {
+        format!("/run/netns/{}", self.space(machine.name()))
     }
 
     /// The output of a shell script on the machine, which must succeed.

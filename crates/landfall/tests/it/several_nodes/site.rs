@@ -21,6 +21,7 @@ pub(crate) struct Site {
     pub(crate) kubectl: Kubectl,
     pub(crate) network: Network,
     agents: [Option<Background>; 3],
+    options: Vec<String>,
     server: Background,
     url: String,
     token: String,
@@ -29,14 +30,16 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Returns when all nodes are ready.
-    pub(crate) fn start() -> Site {
+    /// With these images and these further options of all agents. Returns when all nodes are ready.
+    pub(crate) fn start_with(images: &[&str], options: &[&str]) -> Site {
         let kernel = KernelState::capture();
         let dir = tempfile::tempdir().expect("a directory for the site");
         std::thread::scope(|scope| {
             for machine in MACHINES {
                 let data_dir = data_dir(&dir, machine);
-                scope.spawn(move || import(&data_dir, &image_archive("python")));
+                scope.spawn(move || {
+                    images.iter().for_each(|image| import(&data_dir, &image_archive(image)));
+                });
             }
         });
         let network = Network::create();
@@ -47,7 +50,8 @@ impl Site {
         let kubectl = Kubectl::first(dir.path().join("kubectl"), &kubeconfig);
         let token = token(&dir);
         let agents = [None, None, None];
-        let mut site = Site { kubectl, network, agents, server, url, token, kernel, dir };
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let mut site = Site { kubectl, network, agents, options, server, url, token, kernel, dir };
         for machine in MACHINES {
             site.start_agent(machine, &site.network.address(machine));
         }
@@ -63,13 +67,18 @@ impl Site {
         command.args(["--server", &self.url, "--token", &self.token]);
         command.args(["--name", machine.name(), "--node-ip", address]);
         command.args(["--node-lease-duration", LEASE, "--eviction-hard", ""]);
-        command.args(["--pod-link", &self.link(machine)]);
+        command.args(["--pod-link", &self.link(machine)]).args(&self.options);
         self.agents[machine as usize] = Some(Background::spawn(command.stdin(Stdio::null())));
     }
 
     pub(crate) fn wait_until_ready(&self, machine: Machine) {
         let agent = self.agents[machine as usize].as_ref().expect("the agent was started");
         agent.line("ready: node", START_MAX);
+    }
+
+    /// The id of the agent's process.
+    pub(crate) fn agent_id(&self, machine: Machine) -> u32 {
+        self.agents[machine as usize].as_ref().expect("the agent runs").id()
     }
 
     /// Stops the agent with SIGTERM. Its pods keep running.

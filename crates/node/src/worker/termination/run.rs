@@ -1,6 +1,7 @@
 //! One run of the state machine `lifecycle::termination`: of a whole pod, or of some of its containers.
 
 use crate::deadlines::Unfinished;
+use lifecycle::drain::DrainUpdate;
 use lifecycle::termination::{ContainerStage, Input, Member, Moment, Termination};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -48,6 +49,17 @@ pub(crate) struct TerminationRun {
     pub(super) hooks: JoinSet<()>,
     /// Signals that are being sent and recorded.
     pub(super) signals: JoinSet<()>,
+    /// Hooks and signals wait for it.
+    pub(super) drain: Option<Drain>,
+}
+
+/// Until nothing sends new connections to the pod.
+pub(super) struct Drain {
+    pub(super) updates: mpsc::Receiver<DrainUpdate>,
+    /// What is missing, for people.
+    pub(super) missing: Vec<String>,
+    /// Some container waits for it.
+    pub(super) used: bool,
 }
 
 impl TerminationRun {
@@ -71,7 +83,14 @@ impl TerminationRun {
             saved: None,
             hooks: JoinSet::new(),
             signals: JoinSet::new(),
+            drain: None,
         }
+    }
+
+    /// Some container still waits until nothing sends new connections.
+    pub(super) fn is_held(&self) -> bool {
+        let mut stages = self.machine.stages();
+        stages.any(|(_, stage)| matches!(stage, ContainerStage::Held { .. }))
     }
 
     /// When the state machine needs its next [`Input::Tick`].
