@@ -11,6 +11,7 @@ use client::Client;
 use runtime::CpuPriority;
 use server::Running;
 use server::authn::User;
+use std::net::IpAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,9 +30,9 @@ type NodeStart<'a> = Pin<Box<dyn Future<Output = anyhow::Result<node::Running>> 
 pub(crate) enum LocalNode<'a> {
     /// `--no-node`.
     Absent,
-    /// It waits for disk space.
-    Starting(NodeStart<'a>),
-    Running(Box<node::Running>),
+    /// It waits for disk space. With the node's address.
+    Starting(NodeStart<'a>, IpAddr),
+    Running(Box<node::Running>, IpAddr),
 }
 
 impl<'a> LocalNode<'a> {
@@ -41,18 +42,19 @@ impl<'a> LocalNode<'a> {
         options: &'a UpOptions,
         cpu_priority: &'a CpuPriority,
     ) -> anyhow::Result<LocalNode<'a>> {
+        let address = agent::address(&options.node);
         let disk_full = Arc::new(Notify::new());
         let mut starting = start(server, options, cpu_priority, disk_full.clone())?;
         let node = tokio::select! {
             node = &mut starting => node?,
-            () = disk_full.notified() => return Ok(LocalNode::Starting(starting)),
+            () = disk_full.notified() => return Ok(LocalNode::Starting(starting, address)),
             why = store_failed(server) => {
                 eprintln!("landfall: the node is not ready, and the API server does not wait for it: {why}");
-                return Ok(LocalNode::Starting(starting));
+                return Ok(LocalNode::Starting(starting, address));
             }
         };
         let serving = async {
-            serve_pods(server, &node).await?;
+            serve_pods(server, &node, address).await?;
             node.ready().await;
             anyhow::Ok(())
         };
@@ -60,22 +62,23 @@ impl<'a> LocalNode<'a> {
             served = serving => served?,
             _ = store_failed(server) => {}
         }
-        Ok(LocalNode::Running(Box::new(node)))
+        Ok(LocalNode::Running(Box::new(node), address))
     }
 
     /// Completes a start that waits for disk space. Returns only if the start fails for another reason.
     pub(crate) async fn start_failed(&mut self, server: &Running) -> anyhow::Error {
-        if let LocalNode::Starting(starting) = self {
+        if let LocalNode::Starting(starting, address) = self {
+            let address = *address;
             match starting.await {
                 Ok(node) => {
                     eprintln!("landfall: the node has started");
-                    *self = LocalNode::Running(Box::new(node));
+                    *self = LocalNode::Running(Box::new(node), address);
                 }
                 Err(error) => return error,
             }
         }
-        if let LocalNode::Running(node) = self
-            && let Err(error) = serve_pods(server, node).await
+        if let LocalNode::Running(node, address) = self
+            && let Err(error) = serve_pods(server, node, *address).await
         {
             return error;
         }
@@ -91,8 +94,8 @@ impl<'a> LocalNode<'a> {
     ) -> usize {
         match self {
             LocalNode::Absent => 0,
-            LocalNode::Running(node) => stop_node(*node, cause, signals).await,
-            LocalNode::Starting(starting) => {
+            LocalNode::Running(node, _) => stop_node(*node, cause, signals).await,
+            LocalNode::Starting(starting, _) => {
                 drop(starting);
                 remove_pods(cause, data_dir).await;
                 0
@@ -135,12 +138,16 @@ fn start<'a>(
     }))
 }
 
-/// Lets the node's pods reach the API server. While the store fails, its address cannot be published. A repeated call
-/// changes nothing.
-async fn serve_pods(server: &Running, node: &node::Running) -> anyhow::Result<()> {
-    for gateway in node.gateways() {
+/// Lets the node's pods reach the API server: at their gateway, or at the node's address if the runtime provides the network.
+/// While the store fails, its address cannot be published. A repeated call changes nothing.
+async fn serve_pods(server: &Running, node: &node::Running, own: IpAddr) -> anyhow::Result<()> {
+    let mut addresses = node.gateways();
+    if addresses.is_empty() && !own.is_loopback() {
+        addresses.push(own);
+    }
+    for address in addresses {
         loop {
-            match server.serve_pods_at(gateway).await {
+            match server.serve_pods_at(address).await {
                 Err(error) if server.store_health().is_err() => {
                     let seconds = RETRY_INTERVAL.as_secs();
                     eprintln!("landfall: {error:#}; trying again in {seconds} s");

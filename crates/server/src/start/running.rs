@@ -86,13 +86,13 @@ impl Running {
         advertised.map_err(|why| Error::Advertise { address, why })
     }
 
-    /// Lets pods reach the server at the address of their gateway on this node, if it otherwise listens only on a
-    /// loopback address, which they cannot reach (NET-95).
-    pub async fn serve_pods_at(&self, gateway: IpAddr) -> Result<(), Error> {
+    /// Lets pods reach the server at this address of the node, if it otherwise listens only on a loopback address, which
+    /// they cannot reach (NET-95).
+    pub async fn serve_pods_at(&self, address: IpAddr) -> Result<(), Error> {
         if !self.address.ip().is_loopback() {
             return Ok(());
         }
-        let address = self.also_listen(SocketAddr::new(gateway, self.address.port())).await?;
+        let address = self.also_listen(SocketAddr::new(address, self.address.port())).await?;
         self.advertise(address).await
     }
 

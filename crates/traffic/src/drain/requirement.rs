@@ -73,9 +73,8 @@ pub(crate) fn newest(selected: &[Selected]) -> u64 {
 
 /// Some slice lists the pod, and none lists it as not terminating.
 fn is_marked(pod: &Pod, selected: &Selected) -> bool {
-    let uid = pod.metadata.uid.as_deref();
     let mut listed = endpoints(selected)
-        .filter(|endpoint| endpoint.target_ref.as_ref().and_then(|it| it.uid.as_deref()) == uid)
+        .filter(|endpoint| uid(endpoint) == pod.metadata.uid.as_deref())
         .peekable();
     listed.peek().is_some() && listed.all(is_terminating)
 }
@@ -107,16 +106,19 @@ fn is_terminating(endpoint: &Endpoint) -> bool {
     conditions.and_then(|conditions| conditions.terminating).unwrap_or(false)
 }
 
-/// A pod that will become an endpoint of the Service, and is none yet.
-pub(crate) fn is_coming(service: &Service, pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or_default();
-    let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
-    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
-    selects(service, pod)
+/// The pod will become an endpoint of the Service. One that is ready may not be in the slices yet.
+pub(crate) fn is_coming(selected: &Selected, pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_pod = |endpoint: &Endpoint| uid(endpoint) == pod.metadata.uid.as_deref();
+    selects(&selected.service, pod)
         && pod.metadata.deletion_timestamp.is_none()
-        && !matches!(phase, "Succeeded" | "Failed")
-        && !ready.any(|condition| condition.status == "True")
+        && !matches!(phase, Some("Succeeded" | "Failed"))
+        && !endpoints(selected).any(|endpoint| is_pod(endpoint) && is_ready(endpoint))
+}
+
+/// Of the pod that the endpoint stands for.
+fn uid(endpoint: &Endpoint) -> Option<&str> {
+    endpoint.target_ref.as_ref()?.uid.as_deref()
 }
 
 #[cfg(test)]
@@ -199,5 +201,29 @@ mod tests {
             assert_eq!(found, expected, "{spec}");
         }
         assert_eq!(requirement(&pod(json!({})), "n1", &[]), Requirement::Committed(0));
+    }
+
+    #[test]
+    fn a_pod_is_coming_until_the_slices_list_it_as_ready() {
+        let selector = json!({ "selector": { "app": "web" } });
+        let new = |labels: Value, phase: &str| {
+            let metadata =
+                json!({ "name": "web-2", "namespace": "d", "uid": "u2", "labels": labels });
+            typed::from_value::<Pod>(json!({ "metadata": metadata, "status": { "phase": phase } }))
+        };
+        for (labels, phase, listed, expected) in [
+            (json!({ "app": "web" }), "Pending", None, true),
+            (json!({ "app": "web" }), "Running", None, true),
+            (json!({ "app": "web" }), "Running", Some(""), true),
+            (json!({ "app": "web" }), "Running", Some("r"), false),
+            (json!({ "app": "web" }), "Failed", None, false),
+            (json!({ "app": "other" }), "Pending", None, false),
+        ] {
+            let slices = listed.map(|conditions| slice(5, &[("u2", "n1", conditions)]));
+            let slices = slices.into_iter().collect();
+            let selected = Selected { service: service(selector.clone()), slices };
+            let pod = new(labels, phase).unwrap();
+            assert_eq!(is_coming(&selected, &pod), expected, "{pod:?} {listed:?}");
+        }
     }
 }

@@ -162,7 +162,7 @@ impl Wait {
     fn replacement_is_coming(&self, selected: &[Selected]) -> bool {
         let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
         let pods = self.drains.watched.pods.in_namespace(namespace);
-        selected.iter().any(|selected| pods.iter().any(|pod| is_coming(&selected.service, pod)))
+        selected.iter().any(|selected| pods.iter().any(|pod| is_coming(selected, pod)))
     }
 
     /// Waits until all participants have committed this version of the slices. False: in the meantime the other endpoints

@@ -163,6 +163,6 @@ spec: {services: [default/web]}",
         "kubectl patch drainparticipant lb --type=merge -p '{\"status\":{\"committed\":\"soon\"}}'",
         "must be the resourceVersion of an EndpointSlice",
     );
-    kubectl.shows("kubectl get drainparticipants", &["lb", "node.a", "COMMITTED"]);
+    kubectl.shows("kubectl get drainparticipants", &["COMMITTED", "lb", "node.a"]);
     kubectl.ok("kubectl delete drainparticipant lb");
 }
