@@ -377,15 +377,25 @@ fn the_age_is_the_time_since_the_connection_was_opened() {
 }
 
 #[test]
-fn accepted_connections_are_recognized_when_the_listener_is_closed() {
+fn the_opener_is_known_when_the_listener_is_closed() {
     isolated(|directory| async move {
+        let outside = outside(&directory);
         let network = Network::start(&directory).await;
+        let server = Some(network.server.netns.as_path());
         let (accepted, _client) = network.connect();
-        let (_callee, opened) = pair(&network.on_9000, Some(&network.server.netns), CLIENT);
+        let (_callee, opened) = pair(&network.on_9000, server, CLIENT);
+        // The node translates addresses of these: a client of a host port, and the pod that is its own client.
+        let translated = pair(&network.on_80, Some(&outside), "192.0.2.1:8080");
+        let own = pair(&network.on_80, server, "192.0.2.1:8080");
         drop(network.on_80);
         let census = network.pods.census("server").await.unwrap().unwrap();
-        assert_eq!(find(&census, &accepted).opened_by, OpenedBy::Peer);
-        assert_eq!(find(&census, &opened).opened_by, OpenedBy::Pod);
+        for end in [&accepted, &translated.0, &own.0] {
+            assert_eq!(find(&census, end).opened_by, OpenedBy::Peer, "{end:?}");
+        }
+        for end in [&opened, &own.1] {
+            assert_eq!(find(&census, end).opened_by, OpenedBy::Pod, "{end:?}");
+        }
+        assert_eq!((census.total(), census.accepted().total()), (5, 3));
     });
 }
 
