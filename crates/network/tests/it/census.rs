@@ -377,6 +377,22 @@ fn the_age_is_the_time_since_the_connection_was_opened() {
 }
 
 #[test]
+fn ages_are_unknown_where_the_kernels_settings_are_read_only() {
+    isolated(|directory| async move {
+        run("echo 1 > /proc/sys/net/ipv4/ip_forward");
+        run("mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys");
+        let pods = open(&directory).await;
+        let pod = pods.attach("a", &[]).await.unwrap();
+        let listener = inside(&pod.netns, || TcpListener::bind("0.0.0.0:80").unwrap());
+        let mut connection = pair(&listener, None, SERVER);
+        exchange(&mut connection);
+        let census = pods.census("a").await.unwrap().unwrap();
+        assert_eq!((census.established(), find(&census, &connection.0).age), (1, None));
+        assert!(!network::conntrack::record_start_times());
+    });
+}
+
+#[test]
 fn the_opener_is_known_when_the_listener_is_closed() {
     isolated(|directory| async move {
         let outside = outside(&directory);
