@@ -4,6 +4,7 @@
 //! exists in the kernel, so that it can be removed after a crash or a failed step.
 
 use crate::address_pool::{AddressPool, GATEWAY};
+use crate::census::{self, Census};
 use crate::link::{self, Device, Mac};
 use crate::namespace::{self, Namespace, UserRange};
 use crate::netlink::Socket;
@@ -58,6 +59,8 @@ impl Inner {
         let overlay_rules = Mutex::default();
         let inner = Inner { node, config, disk, instance, state, rules, overlay_rules, locks };
         inner.restore()?;
+        // Without it, the ages of most connections are unknown. Connection tracking is there by now: the rules use it.
+        conntrack::record_start_times();
         Ok(inner)
     }
 
@@ -303,6 +306,16 @@ impl Inner {
             })?;
         }
         Ok(())
+    }
+
+    /// `None` if there is no such attachment.
+    pub(crate) fn census(&self, key: &str) -> Result<Option<Census>> {
+        let _lock = self.locks.lock(key);
+        if !self.state().records.get(key).is_some_and(|record| record.complete) {
+            return Ok(None);
+        }
+        let pod = Namespace::open(&self.netns(key))?;
+        pod.map(|pod| census::take(&self.node, &pod)).transpose()
     }
 
     /// Removes what all pods share. Attachments must be gone already.

@@ -2,6 +2,7 @@
 
 mod address_pool;
 mod attachments;
+pub mod census;
 mod cidr;
 pub mod conntrack;
 mod error;

@@ -32,6 +32,24 @@ impl Namespace {
         Ok(Namespace(Arc::new(file)))
     }
 
+    /// `None` if there is no namespace at `path` any more.
+    pub(crate) fn open(path: &Path) -> Result<Option<Namespace>> {
+        match File::open(path) {
+            Ok(file) => Ok(Some(Namespace(Arc::new(file)))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("open", path)(error)),
+        }
+    }
+
+    pub(crate) fn is_same(&self, other: &Namespace) -> Result<bool> {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |file: &File| -> Result<(u64, u64)> {
+            let metadata = file.metadata().map_err(Error::io("read", CURRENT))?;
+            Ok((metadata.dev(), metadata.ino()))
+        };
+        Ok(identity(&self.0)? == identity(&other.0)?)
+    }
+
     /// Moves this thread into it.
     pub(crate) fn enter(&self) -> Result<()> {
         setns(&*self.0, CloneFlags::CLONE_NEWNET).map_err(Error::call("enter a network namespace"))

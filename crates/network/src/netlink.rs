@@ -3,7 +3,7 @@
 //! The kernel processes the messages before `send` returns and the answers are then ready to be read, so
 //! nothing here waits for the network. A socket always belongs to the network namespace of the thread that
 //! opened it.
-//! Not here: what the messages mean (`link`, `nft`, `conntrack`).
+//! Not here: what the messages mean (`link`, `nft`, `conntrack`, `census`).
 
 use crate::{Error, Result};
 use nix::errno::Errno;
@@ -142,12 +142,16 @@ fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
 }
 
-fn u16_at(bytes: &[u8], field: Range<usize>) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], field: Range<usize>) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(field)?.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], field: Range<usize>) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], field: Range<usize>) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(field)?.try_into().ok()?))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], field: Range<usize>) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(field)?.try_into().ok()?))
 }
 
 /// The body of an answer that is not an acknowledgement.
@@ -179,6 +183,11 @@ impl Socket {
     /// For packet rules and connection tracking.
     pub(crate) fn netfilter() -> Result<Socket> {
         Socket::open(socket::SockProtocol::NetlinkNetFilter)
+    }
+
+    /// For lists of TCP sockets.
+    pub(crate) fn sock_diag() -> Result<Socket> {
+        Socket::open(socket::SockProtocol::NetlinkSockDiag)
     }
 
     fn open(protocol: socket::SockProtocol) -> Result<Socket> {
@@ -227,23 +236,33 @@ impl Socket {
     }
 
     /// Lists all objects of a kind.
-    pub(crate) fn dump(&mut self, mut message: Message) -> Result<Vec<Answer>> {
+    pub(crate) fn dump(&mut self, message: Message) -> Result<Vec<Answer>> {
+        let mut answers = Vec::new();
+        self.dump_each(message, |body| answers.push(body.to_vec()))?;
+        Ok(answers)
+    }
+
+    /// Like [`Socket::dump`], for lists that may be too long to keep in memory.
+    pub(crate) fn dump_each(
+        &mut self,
+        mut message: Message,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<()> {
         message.add_flags(DUMP);
         let mut messages = [message];
         let sequence = self.send(&mut messages)?;
-        let mut answers = Vec::new();
         let mut buffer = vec![0; DATAGRAM];
         loop {
             let Some(length) = self.receive(&mut buffer, MsgFlags::empty())? else {
-                return Ok(answers);
+                return Ok(());
             };
             for reply in replies(&buffer[..length]).filter(|reply| reply.sequence == sequence) {
                 match i32::from(reply.kind) {
-                    libc::NLMSG_DONE => return Ok(answers),
+                    libc::NLMSG_DONE => return Ok(()),
                     libc::NLMSG_ERROR => {
-                        return error_of(&messages[0], &reply).map_or(Ok(answers), Err);
+                        return error_of(&messages[0], &reply).map_or(Ok(()), Err);
                     }
-                    _ => answers.push(reply.body.to_vec()),
+                    _ => each(reply.body),
                 }
             }
         }

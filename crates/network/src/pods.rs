@@ -11,6 +11,7 @@
 
 use crate::address_pool::GATEWAY;
 use crate::attachments::Inner;
+use crate::census::{self, Census};
 use crate::namespace::{Namespace, UserRange};
 use crate::records::check_key;
 use crate::{Cidr, Error, OverlayState, Reach, Result, Routes};
@@ -133,6 +134,12 @@ impl Pods {
             Ok(()) => Ok(()),
             Err(_) => detached.await.map_err(|error| Error::Thread(error.to_string()))?,
         }
+    }
+
+    /// The pod's open TCP connections. `None` if `key` is not attached: pods with host network never are.
+    pub async fn census(&self, key: &str) -> Result<Option<Census>> {
+        let (inner, key) = (self.inner.clone(), key.to_string());
+        census::run_blocking(move || inner.census(&key)).await
     }
 
     /// Detaches all keys except these, such as pods that were deleted while the agent was down.

@@ -3,6 +3,7 @@
 mod isolated;
 mod three_nodes;
 
+mod census;
 mod instances;
 mod nft;
 mod overlay;
