@@ -108,10 +108,12 @@ fn start<'a>(
     cpu_priority: &'a CpuPriority,
     disk_full: Arc<Notify>,
 ) -> anyhow::Result<NodeStart<'a>> {
-    let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
+    let name = agent::name(&options.node)?;
+    let node_ips = agent::addresses(&options.node, &options.common.pod_cidr)?;
     let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
     let client = Client::in_process(server.server.in_process(user));
-    let addresses = [name.clone(), address.to_string()];
+    let mut addresses = vec![name.clone()];
+    addresses.extend(node_ips.iter().map(ToString::to_string));
     let credentials = server.node_credentials(&name, &addresses)?;
     let signed = &credentials.serving;
     let serving = ServingIdentity {
@@ -122,7 +124,9 @@ fn start<'a>(
     let (dir, options) = (&options.common.data_dir, &options.node);
     Ok(Box::pin(async move {
         loop {
-            match agent::start(client.clone(), dir, options, &serving, cpu_priority).await {
+            let client = client.clone();
+            let started = agent::start(client, dir, options, &node_ips, &serving, cpu_priority);
+            match started.await {
                 Err(error) if is_disk_full(&error) => {
                     let seconds = RETRY_INTERVAL.as_secs();
                     eprintln!("landfall: {error:#}; trying again in {seconds} s");
@@ -137,8 +141,11 @@ fn start<'a>(
 
 /// Lets the node's pods reach the API server. While the store fails, its address cannot be published. A repeated call
 /// changes nothing.
+///
+/// The Service `kubernetes` has endpoints of one family, so pods get the gateway of that family.
 async fn serve_pods(server: &Running, node: &node::Running) -> anyhow::Result<()> {
-    for gateway in node.gateways() {
+    let ipv4 = server.service_ranges().api_address().is_ipv4();
+    for gateway in node.gateways().into_iter().filter(|gateway| gateway.is_ipv4() == ipv4) {
         loop {
             match server.serve_pods_at(gateway).await {
                 Err(error) if server.store_health().is_err() => {

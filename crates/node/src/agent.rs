@@ -64,8 +64,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// `/var/log`, or another directory in its place.
     pub log_dir: PathBuf,
-    /// None: the address of the default route.
-    pub node_ip: Option<IpAddr>,
+    /// One, or one per IP family. Empty: the address of the default route.
+    pub node_ips: Vec<IpAddr>,
     /// Where logs, exec and port-forward are served. None: this node does not serve them.
     pub endpoint: Option<Listen>,
     /// None: this machine. Given, the machine is not examined, and the agent does not protect its disk and
@@ -170,7 +170,7 @@ async fn start_agent(client: Client, mut config: Config) -> Result<Running, Erro
     let node = registered(&registration).await;
     let mut facts = facts(&config, &node);
     make_private(&facts.root_dir)?;
-    let network = network(&config, &registration).await;
+    let network = network(&config, &registration, &recorder).await;
     health.send_modify(|health| {
         health.network = Some(network.as_ref().map(drop).map_err(ToString::to_string));
     });
@@ -310,7 +310,7 @@ fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
 
 fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
     Settings {
-        addresses: config.node_ip.into_iter().collect(),
+        addresses: config.node_ips.clone(),
         port: address.map_or(0, |address| address.port()),
         lease: config.lease,
         features: config.runtime.features(),
@@ -441,9 +441,13 @@ async fn registered(registration: &Registration) -> Arc<Node> {
 async fn network(
     config: &Config,
     registration: &Registration,
+    recorder: &Recorder,
 ) -> Result<Option<Arc<network::Pods>>, Error> {
     let brings_network = config.runtime.brings_network();
-    let cidrs = if brings_network { Vec::new() } else { pod_cidrs(registration).await? };
+    let mut cidrs = if brings_network { Vec::new() } else { pod_cidrs(registration).await? };
+    if let Some(why) = network::ipv6_unavailable() {
+        without_ipv6(&mut cidrs, &why, &config.name, recorder)?;
+    }
     let kernel_state =
         KernelState { link: config.link.clone(), cidrs, cgroup: config.cgroup.clone() };
     if let Some(before) =
@@ -463,6 +467,28 @@ async fn network(
     };
     let opened = network::Pods::open(shared).await;
     Ok(Some(Arc::new(opened.map_err(Error::Network)?)))
+}
+
+/// Pods get IPv4 addresses only. Fails if the node has no IPv4 range.
+fn without_ipv6(
+    cidrs: &mut Vec<String>,
+    why: &str,
+    node: &str,
+    recorder: &Recorder,
+) -> Result<(), Error> {
+    let is_ipv6 = |cidr: &String| cidr.contains(':');
+    if !cidrs.iter().any(is_ipv6) {
+        return Ok(());
+    }
+    cidrs.retain(|cidr| !is_ipv6(cidr));
+    if cidrs.is_empty() {
+        let message = format!("pods have IPv6 addresses in this cluster, but {why}");
+        return Err(Error::Network(network::Error::Invalid(message)));
+    }
+    let message = format!("pods of this node get no IPv6 addresses: {why}");
+    tracing::warn!("{message}");
+    recorder.warning(&node_reference(node), "IPv6NotAvailable", message);
+    Ok(())
 }
 
 /// After a change of link or address range, the network of the earlier agent cannot be used.
