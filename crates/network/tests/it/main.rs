@@ -3,6 +3,7 @@
 mod isolated;
 mod three_nodes;
 
+mod dual_stack;
 mod instances;
 mod nft;
 mod overlay;
