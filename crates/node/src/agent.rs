@@ -21,6 +21,7 @@ use crate::metrics;
 use crate::node_object::{
     Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
 };
+use crate::pod_ranges;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::qos_cgroups;
@@ -444,9 +445,13 @@ async fn network(
     recorder: &Recorder,
 ) -> Result<Option<Arc<network::Pods>>, Error> {
     let brings_network = config.runtime.brings_network();
-    let mut cidrs = if brings_network { Vec::new() } else { pod_cidrs(registration).await? };
-    if let Some(why) = network::ipv6_unavailable() {
-        without_ipv6(&mut cidrs, &why, &config.name, recorder)?;
+    let assigned = if brings_network { Vec::new() } else { pod_cidrs(registration).await? };
+    let usable = pod_ranges::usable(assigned, network::ipv6_unavailable());
+    let (cidrs, warning) =
+        usable.map_err(|message| Error::Network(network::Error::Invalid(message)))?;
+    if let Some(message) = warning {
+        tracing::warn!("{message}");
+        recorder.warning(&node_reference(&config.name), pod_ranges::IPV6_NOT_AVAILABLE, message);
     }
     let kernel_state =
         KernelState { link: config.link.clone(), cidrs, cgroup: config.cgroup.clone() };
@@ -467,28 +472,6 @@ async fn network(
     };
     let opened = network::Pods::open(shared).await;
     Ok(Some(Arc::new(opened.map_err(Error::Network)?)))
-}
-
-/// Pods get IPv4 addresses only. Fails if the node has no IPv4 range.
-fn without_ipv6(
-    cidrs: &mut Vec<String>,
-    why: &str,
-    node: &str,
-    recorder: &Recorder,
-) -> Result<(), Error> {
-    let is_ipv6 = |cidr: &String| cidr.contains(':');
-    if !cidrs.iter().any(is_ipv6) {
-        return Ok(());
-    }
-    cidrs.retain(|cidr| !is_ipv6(cidr));
-    if cidrs.is_empty() {
-        let message = format!("pods have IPv6 addresses in this cluster, but {why}");
-        return Err(Error::Network(network::Error::Invalid(message)));
-    }
-    let message = format!("pods of this node get no IPv6 addresses: {why}");
-    tracing::warn!("{message}");
-    recorder.warning(&node_reference(node), "IPv6NotAvailable", message);
-    Ok(())
 }
 
 /// After a change of link or address range, the network of the earlier agent cannot be used.
