@@ -151,7 +151,7 @@ async fn net_26_an_update_adds_and_releases_the_second_address() {
         assert!(message.contains(why), "{change}: {message}");
     }
     let single = policy("SingleStack").await;
-    assert_eq!(ips(&single), [first.clone()]);
+    assert_eq!(ips(&single), [first.as_str()]);
     assert_eq!(single["spec"]["ipFamilies"], json!(["IPv4"]));
     cluster.get(&format!("{ADDRESSES}/{second}")).await.refused(404, "NotFound");
     assert!(is_claimed(&cluster, &first, "s").await);
