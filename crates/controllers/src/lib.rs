@@ -38,7 +38,7 @@ mod pods;
 mod served_kinds;
 mod workload;
 
-pub use pod_cidrs::Range;
+pub use pod_cidrs::{Range, Ranges};
 pub use pod_garbage::FINISHED_MAX;
 pub use start::{Accounts, ControllerSet, Handle, Options, start};
 pub use storage::LocalVolumes;

@@ -69,9 +69,10 @@ pub(crate) async fn run(
     .await;
 }
 
+/// The addresses of a Service, as IPAddress objects are named: in canonical form.
 pub(crate) fn addresses(service: &Service) -> Vec<String> {
     let addresses = service.spec.iter().flat_map(|spec| spec.cluster_ips.iter().flatten());
-    addresses.filter(|address| address.parse::<IpAddr>().is_ok()).cloned().collect()
+    addresses.filter_map(|text| Some(text.parse::<IpAddr>().ok()?.to_string())).collect()
 }
 
 fn is_in(range: &ServiceCIDR, address: &str) -> bool {
@@ -283,6 +284,13 @@ mod tests {
                            "creationTimestamp": made });
         let parent = json!({ "resource": "services", "namespace": "a", "name": parent });
         typed::from_value(json!({ "metadata": meta, "spec": { "parentRef": parent } })).unwrap()
+    }
+
+    #[test]
+    fn net_145_addresses_have_the_canonical_form_of_claims() {
+        let spec = json!({ "clusterIPs": ["10.0.0.9", "FD00:0:0::9", "None"] });
+        let service: Service = typed::from_value(json!({ "spec": spec })).unwrap();
+        assert_eq!(addresses(&service), ["10.0.0.9", "fd00::9"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Starts and stops the controllers.
 
 use crate::controller_metrics::ControllerMetrics;
-use crate::pod_cidrs::Range;
+use crate::pod_cidrs::Ranges;
 use crate::storage::LocalVolumes;
 use crate::{
     cluster_roles, cron_job, daemon_set, deployment, disruption, finished_jobs, garbage,
@@ -33,8 +33,8 @@ const LEASE: (&str, &str) = ("kube-system", "kube-controller-manager");
 
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The range of pod addresses, and the size of a node's block.
-    pub pod_cidrs: Range,
+    /// The ranges of pod addresses: one, or one per IP family.
+    pub pod_cidrs: Ranges,
     /// The identity of this server if there are several; only one of them runs the controllers.
     pub identity: Option<String>,
     /// Without a heartbeat for this long, a node is unreachable (T-CTRL-38).
@@ -75,7 +75,7 @@ pub enum ControllerSet {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            pod_cidrs: Range::default(),
+            pod_cidrs: Ranges::default(),
             identity: None,
             node_grace_period: node_leases::GRACE_PERIOD,
             finished_pods_max: Some(pod_garbage::FINISHED_MAX),
@@ -247,7 +247,7 @@ fn node_and_pod_controllers<'a>(
     vec![
         node_taints::run(node_controller).boxed(),
         node_leases::run(node_controller, options.node_grace_period).boxed(),
-        pod_cidrs::run(node_controller, options.pod_cidrs).boxed(),
+        pod_cidrs::run(node_controller, options.pod_cidrs.clone()).boxed(),
         pod_garbage::run(accounts.get("pod-garbage-collector"), options.finished_pods_max).boxed(),
         node_lost::run(node_controller).boxed(),
         // As in upstream, it shares the account of the node controller.

@@ -6,7 +6,7 @@ use crate::traffic::{NodeTraffic, TrafficConfig};
 use anyhow::Context;
 use client::Client;
 use runtime::{CpuPriority, Cri, ImageStore, Native, NativeConfig, Runtime};
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ pub(crate) async fn start(
     client: Client,
     data_dir: &Path,
     options: &NodeOptions,
+    addresses: &[IpAddr],
     serving: &ServingIdentity,
     cpu_priority: &CpuPriority,
 ) -> anyhow::Result<node::Running> {
@@ -35,8 +36,11 @@ pub(crate) async fn start(
         name: name(options)?,
         data_dir: data_dir.to_owned(),
         log_dir: log_dir(data_dir),
-        node_ip: Some(address(options)),
-        endpoint: Some(node::Listen { address: options.node_listen, tls: Arc::new(tls) }),
+        node_ips: addresses.to_vec(),
+        endpoint: Some(node::Listen {
+            address: listen_address(options.node_listen, addresses),
+            tls: Arc::new(tls),
+        }),
         hardware: None,
         runtime: open_runtime(data_dir, &options.runtime, cpu_priority.shims()).await?,
         link: options.pod_link.clone(),
@@ -149,15 +153,43 @@ pub(crate) fn name(options: &NodeOptions) -> anyhow::Result<String> {
     Ok(name)
 }
 
-/// The node's address: --node-ip, or the one of the default route, or loopback.
-pub(crate) fn address(options: &NodeOptions) -> IpAddr {
-    let of_default_route = || {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-        // No packet is sent: the kernel only chooses the route, and with it our address.
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-        Some(socket.local_addr().ok()?.ip())
+/// The node's addresses: --node-ip, or those of the default routes, or loopback. `pod_ranges` is the value of
+/// --pod-cidr, if the server is in this process; the node gets an address of each of its families that has a route.
+pub(crate) fn addresses(options: &NodeOptions, pod_ranges: &str) -> anyhow::Result<Vec<IpAddr>> {
+    match options.node_ip[..] {
+        [] => {}
+        [one] => return Ok(vec![one]),
+        [a, b] if a.is_ipv4() != b.is_ipv4() => return Ok(vec![a, b]),
+        _ => anyhow::bail!("--node-ip: give one address, or one of IPv4 and one of IPv6"),
+    }
+    let families = pod_ranges.split(',').map(|range| !range.contains(':'));
+    let mut found: Vec<IpAddr> = families.filter_map(of_default_route).collect();
+    if found.is_empty() {
+        found.push(of_default_route(true).unwrap_or(Ipv4Addr::LOCALHOST.into()));
+    }
+    Ok(found)
+}
+
+/// This machine's address on its default route of an IP family.
+fn of_default_route(ipv4: bool) -> Option<IpAddr> {
+    let (from, to): (IpAddr, IpAddr) = match ipv4 {
+        true => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
+        false => {
+            (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
+        }
     };
-    options.node_ip.or_else(of_default_route).unwrap_or(Ipv4Addr::LOCALHOST.into())
+    let socket = UdpSocket::bind((from, 0)).ok()?;
+    // No packet is sent: the kernel only chooses the route, and with it our address.
+    socket.connect((to, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// `0.0.0.0` does not accept connections to the IPv6 address of a node; `::` accepts both families.
+fn listen_address(given: SocketAddr, addresses: &[IpAddr]) -> SocketAddr {
+    match given.ip() == Ipv4Addr::UNSPECIFIED && addresses.iter().any(IpAddr::is_ipv6) {
+        true => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), given.port()),
+        false => given,
+    }
 }
 
 /// Log shippers read /var/log. A landfall with another data directory keeps its logs there.

@@ -11,7 +11,6 @@ use client::Client;
 use runtime::CpuPriority;
 use server::Running;
 use server::authn::User;
-use std::net::IpAddr;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,9 +29,9 @@ type NodeStart<'a> = Pin<Box<dyn Future<Output = anyhow::Result<node::Running>> 
 pub(crate) enum LocalNode<'a> {
     /// `--no-node`.
     Absent,
-    /// It waits for disk space. With the node's address.
-    Starting(NodeStart<'a>, IpAddr),
-    Running(Box<node::Running>, IpAddr),
+    /// It waits for disk space.
+    Starting(NodeStart<'a>),
+    Running(Box<node::Running>),
 }
 
 impl<'a> LocalNode<'a> {
@@ -42,19 +41,18 @@ impl<'a> LocalNode<'a> {
         options: &'a UpOptions,
         cpu_priority: &'a CpuPriority,
     ) -> anyhow::Result<LocalNode<'a>> {
-        let address = agent::address(&options.node);
         let disk_full = Arc::new(Notify::new());
         let mut starting = start(server, options, cpu_priority, disk_full.clone())?;
         let node = tokio::select! {
             node = &mut starting => node?,
-            () = disk_full.notified() => return Ok(LocalNode::Starting(starting, address)),
+            () = disk_full.notified() => return Ok(LocalNode::Starting(starting)),
             why = store_failed(server) => {
                 eprintln!("landfall: the node is not ready, and the API server does not wait for it: {why}");
-                return Ok(LocalNode::Starting(starting, address));
+                return Ok(LocalNode::Starting(starting));
             }
         };
         let serving = async {
-            serve_pods(server, &node, address).await?;
+            serve_pods(server, &node).await?;
             node.ready().await;
             anyhow::Ok(())
         };
@@ -62,23 +60,22 @@ impl<'a> LocalNode<'a> {
             served = serving => served?,
             _ = store_failed(server) => {}
         }
-        Ok(LocalNode::Running(Box::new(node), address))
+        Ok(LocalNode::Running(Box::new(node)))
     }
 
     /// Completes a start that waits for disk space. Returns only if the start fails for another reason.
     pub(crate) async fn start_failed(&mut self, server: &Running) -> anyhow::Error {
-        if let LocalNode::Starting(starting, address) = self {
-            let address = *address;
+        if let LocalNode::Starting(starting) = self {
             match starting.await {
                 Ok(node) => {
                     eprintln!("landfall: the node has started");
-                    *self = LocalNode::Running(Box::new(node), address);
+                    *self = LocalNode::Running(Box::new(node));
                 }
                 Err(error) => return error,
             }
         }
-        if let LocalNode::Running(node, address) = self
-            && let Err(error) = serve_pods(server, node, *address).await
+        if let LocalNode::Running(node) = self
+            && let Err(error) = serve_pods(server, node).await
         {
             return error;
         }
@@ -94,8 +91,8 @@ impl<'a> LocalNode<'a> {
     ) -> usize {
         match self {
             LocalNode::Absent => 0,
-            LocalNode::Running(node, _) => stop_node(*node, cause, signals).await,
-            LocalNode::Starting(starting, _) => {
+            LocalNode::Running(node) => stop_node(*node, cause, signals).await,
+            LocalNode::Starting(starting) => {
                 drop(starting);
                 remove_pods(cause, data_dir).await;
                 0
@@ -111,10 +108,12 @@ fn start<'a>(
     cpu_priority: &'a CpuPriority,
     disk_full: Arc<Notify>,
 ) -> anyhow::Result<NodeStart<'a>> {
-    let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
+    let name = agent::name(&options.node)?;
+    let node_ips = agent::addresses(&options.node, &options.common.pod_cidr)?;
     let user = User::authenticated(format!("system:node:{name}"), &["system:nodes"]);
     let client = Client::in_process(server.server.in_process(user));
-    let addresses = [name.clone(), address.to_string()];
+    let mut addresses = vec![name.clone()];
+    addresses.extend(node_ips.iter().map(ToString::to_string));
     let credentials = server.node_credentials(&name, &addresses)?;
     let signed = &credentials.serving;
     let serving = ServingIdentity {
@@ -125,7 +124,9 @@ fn start<'a>(
     let (dir, options) = (&options.common.data_dir, &options.node);
     Ok(Box::pin(async move {
         loop {
-            match agent::start(client.clone(), dir, options, &serving, cpu_priority).await {
+            let client = client.clone();
+            let started = agent::start(client, dir, options, &node_ips, &serving, cpu_priority);
+            match started.await {
                 Err(error) if is_disk_full(&error) => {
                     let seconds = RETRY_INTERVAL.as_secs();
                     eprintln!("landfall: {error:#}; trying again in {seconds} s");
@@ -140,12 +141,15 @@ fn start<'a>(
 
 /// Lets the node's pods reach the API server: at their gateway, or at the node's address if the runtime provides the network.
 /// While the store fails, its address cannot be published. A repeated call changes nothing.
-async fn serve_pods(server: &Running, node: &node::Running, own: IpAddr) -> anyhow::Result<()> {
-    let mut addresses = node.gateways();
-    if addresses.is_empty() && !own.is_loopback() {
-        addresses.push(own);
-    }
-    for address in addresses {
+///
+/// The Service `kubernetes` has endpoints of one family, so pods get the address of that family.
+async fn serve_pods(server: &Running, node: &node::Running) -> anyhow::Result<()> {
+    let ipv4 = server.service_ranges().api_address().is_ipv4();
+    let addresses = match node.gateways() {
+        none if none.is_empty() => node.addresses(),
+        gateways => gateways,
+    };
+    for address in addresses.into_iter().filter(|address| address.is_ipv4() == ipv4) {
         loop {
             match server.serve_pods_at(address).await {
                 Err(error) if server.store_health().is_err() => {

@@ -76,7 +76,12 @@ impl NodeTraffic {
             Some(pods) => Some(self.start_policies(&watched, pods, dns.as_ref()).await?),
             None => None,
         };
-        let proxy = self.start_proxy(&watched, gateways).await?;
+        let service_ranges = usable_ranges(watched.service_ranges());
+        if let Some(pods) = &network.pods {
+            let routed = pods.add_service_routes(&service_ranges).await;
+            routed.map_err(|error| format!("adding routes to Services failed: {error}"))?;
+        }
+        let proxy = self.start_proxy(&watched, service_ranges, gateways).await?;
         let config = HealthConfig {
             node_name: self.config.node_name.clone(),
             health: self.config.health,
@@ -95,11 +100,12 @@ impl NodeTraffic {
     async fn start_proxy(
         &self,
         watched: &Watched,
+        service_ranges: Vec<Cidr>,
         gateways: Vec<(Cidr, IpAddr)>,
     ) -> Result<services::Running, String> {
         let config = ServicesConfig {
             table: node::service_table(&self.config.link),
-            service_ranges: watched.service_ranges(),
+            service_ranges,
             pod_ranges: gateways.iter().map(|(range, _)| *range).collect(),
             gateways,
         };
@@ -166,6 +172,14 @@ impl NodeTraffic {
     fn policies(&self) -> Option<Policies> {
         self.running().as_ref()?.policies.as_ref().map(policies::Running::policies)
     }
+}
+
+/// On a host without IPv6, Services are served at their IPv4 addresses only.
+fn usable_ranges(mut ranges: Vec<Cidr>) -> Vec<Cidr> {
+    if network::ipv6_unavailable().is_some() {
+        ranges.retain(Cidr::is_ipv4);
+    }
+    ranges
 }
 
 /// Policies select the DNS server by the labels that its pods have in other clusters.

@@ -128,9 +128,10 @@ async fn start_node_alone(
         ServingIdentity { certificate: credentials.serving.clone(), ca: credentials.ca.clone() };
     let client = credentials.client.clone();
     let (dir, options) = (&options.data_dir, &options.node);
+    let addresses = agent::addresses(options, "")?;
     // A serving certificate that is not approved yet arrives while the agent works.
     tokio::spawn(credentials.renewing());
-    let node = agent::start(client, dir, options, &serving, cpu_priority).await?;
+    let node = agent::start(client, dir, options, &addresses, &serving, cpu_priority).await?;
     node.ready().await;
     Ok(node)
 }
@@ -138,14 +139,14 @@ async fn start_node_alone(
 /// Credentials of this node: from a join token the first time, later from its data directory.
 async fn join(options: &NodeCommand) -> anyhow::Result<node::Credentials> {
     let dir = options.data_dir.join("node");
-    let (name, address) = (agent::name(&options.node)?, agent::address(&options.node));
+    let (name, addresses) = (agent::name(&options.node)?, agent::addresses(&options.node, "")?);
     let ca = options.ca.as_ref().map(std::fs::read_to_string).transpose().context("--ca")?;
     let credentials = match &options.kubeconfig {
-        Some(kubeconfig) => node::serve_as(kubeconfig, &name, &[address], &dir).await?,
+        Some(kubeconfig) => node::serve_as(kubeconfig, &name, &addresses, &dir).await?,
         None => {
             let server = options.server.as_deref().context("--server is missing")?;
             let token = options.token.as_deref().context("--token is missing")?;
-            let addresses = &[address];
+            let addresses = &addresses;
             node::join(node::Join { server, token, ca, name: &name, addresses, dir: &dir }).await?
         }
     };
@@ -157,7 +158,7 @@ async fn start_server(common: &Common, controllers: bool) -> anyhow::Result<Runn
         data_dir: common.data_dir.clone(),
         listen: common.listen,
         store: common.store_choice()?,
-        service_range: common.service_cidr,
+        service_ranges: common.service_cidr,
         audit_log: common.audit.config(),
         controllers,
     };

@@ -13,7 +13,7 @@ use crate::ownership::Instance;
 use crate::records::{Record, Records};
 use crate::routes::OverlayRules;
 use crate::rules::{PodPorts, Rules};
-use crate::{Attachment, Error, HostPort, PodsConfig, Protocol, Result, conntrack, policies};
+use crate::{Attachment, Error, HostPort, PodsConfig, Protocol, Result, conntrack, ipv6, policies};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::IpAddr;
@@ -396,7 +396,10 @@ fn set_up_gateway(config: &PodsConfig, has_records: bool) -> Result<Instance> {
     messages.extend(config.cidrs.iter().map(link::add_unreachable));
     socket.request(messages)?;
     for range in &config.cidrs {
-        enable_forwarding(range.is_ipv4())?;
+        match range.is_ipv4() {
+            true => enable_forwarding()?,
+            false => ipv6::enable_forwarding()?,
+        }
     }
     Ok(instance)
 }
@@ -407,12 +410,9 @@ fn pod_mac(address_index: u64) -> Mac {
     [a, b, c, d, e, f]
 }
 
-/// Makes the node a router for packets that are not addressed to itself.
-fn enable_forwarding(ipv4: bool) -> Result<()> {
-    let path = match ipv4 {
-        true => "/proc/sys/net/ipv4/ip_forward",
-        false => "/proc/sys/net/ipv6/conf/all/forwarding",
-    };
+/// Makes the node a router for IPv4 packets that are not addressed to itself.
+fn enable_forwarding() -> Result<()> {
+    let path = "/proc/sys/net/ipv4/ip_forward";
     let now = fs::read_to_string(path).map_err(Error::io("read", path))?;
     if now.trim() == "1" {
         return Ok(()); // The file may be read-only for us, so do not write without need.

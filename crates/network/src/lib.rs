@@ -6,6 +6,7 @@ pub mod census;
 mod cidr;
 pub mod conntrack;
 mod error;
+mod ipv6;
 mod link;
 mod namespace;
 mod netlink;
@@ -23,6 +24,7 @@ mod tunnels;
 
 pub use cidr::Cidr;
 pub use error::{Error, Result};
+pub use ipv6::ipv6_unavailable;
 pub use namespace::UserRange;
 pub use overlay::{Overlay, overlay_address, pod_mtu};
 pub use ownership::check_link;

@@ -249,6 +249,16 @@ pub(crate) fn add_route(index: u32, to: IpAddr, from: IpAddr) -> Message {
     message
 }
 
+/// Routes packets for a range to this device, with the source address `from` if the sender chose none.
+pub(crate) fn add_range_route(index: u32, to: &Cidr, from: IpAddr) -> Message {
+    let new = RouteHeader::new(to.base(), to.bits());
+    let header = RouteHeader { scope: libc::RT_SCOPE_LINK, ..new };
+    let mut message = header.add(format!("add route to {to}"));
+    message.attribute(libc::RTA_DST, &octets(to.base()));
+    message.attribute(libc::RTA_PREFSRC, &octets(from)).number(libc::RTA_OIF, index);
+    message
+}
+
 /// Deletes the route that [`add_route`] added.
 pub(crate) fn delete_route(index: u32, to: IpAddr) -> Message {
     let header = RouteHeader {

@@ -187,6 +187,12 @@ impl Pods {
         self.run(move |inner| inner.reach(&addresses)).await
     }
 
+    /// Lets this node itself send to Service addresses for which it has no route, such as a default route of IPv6.
+    pub async fn add_service_routes(&self, ranges: &[Cidr]) -> Result<()> {
+        let ranges = ranges.to_vec();
+        self.run(move |inner| inner.add_service_routes(&ranges)).await
+    }
+
     /// Makes the routes to pods of other nodes equal to these. Idempotent; changes only what is different.
     pub async fn set_routes(&self, routes: &Routes) -> Result<OverlayState> {
         let routes = routes.clone();

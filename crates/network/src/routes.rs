@@ -9,7 +9,7 @@
 
 use crate::address_pool::GATEWAY;
 use crate::attachments::Inner;
-use crate::link::Device;
+use crate::link::{self, Device};
 use crate::netlink::{Message, Socket};
 use crate::overlay::{self, Overlay, OverlayDevice};
 use crate::route_table::{self, PeerRoute, Reach};
@@ -180,6 +180,27 @@ impl Inner {
         let unwanted = existing.iter().filter(|route| !ranges.contains(&route.to));
         let deleted = send(socket, unwanted.map(PeerRoute::delete).collect());
         added.and(deleted)
+    }
+
+    /// Routes Service ranges that the kernel cannot reach to the gateway device. Otherwise the kernel would refuse
+    /// packets of this node before their address is translated. The routes end with the device.
+    pub(crate) fn add_service_routes(&self, ranges: &[Cidr]) -> Result<()> {
+        let mut socket = Socket::route()?;
+        let device = link::index_of(&mut socket, &self.config.link)?;
+        let first: Vec<IpAddr> = ranges.iter().filter_map(|range| range.nth(1)).collect();
+        let reach = route_table::look_up(&mut socket, &first, |_| false)?;
+        let mut routes = Vec::new();
+        for range in ranges {
+            let is_unreachable = |at: &IpAddr| reach.get(at) == Some(&Reach::Unreachable);
+            let mut gateways = self.addresses(GATEWAY).into_iter();
+            let gateway = gateways.find(|gateway| gateway.is_ipv4() == range.is_ipv4());
+            if let (Some(gateway), true) =
+                (gateway, range.nth(1).is_some_and(|at| is_unreachable(&at)))
+            {
+                routes.push(link::add_range_route(device, range, gateway));
+            }
+        }
+        send(&mut socket, routes)
     }
 
     /// Pod ranges of other nodes that the kernel has routes to.

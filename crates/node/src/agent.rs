@@ -21,6 +21,7 @@ use crate::metrics;
 use crate::node_object::{
     Hardware, Health, Registration, Settings, facts_of, given, node_reference, watch_runtime,
 };
+use crate::pod_ranges;
 use crate::pods::Pods;
 use crate::probes::Prober;
 use crate::qos_cgroups;
@@ -64,8 +65,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// `/var/log`, or another directory in its place.
     pub log_dir: PathBuf,
-    /// None: the address of the default route.
-    pub node_ip: Option<IpAddr>,
+    /// One, or one per IP family. Empty: the address of the default route.
+    pub node_ips: Vec<IpAddr>,
     /// Where logs, exec and port-forward are served. None: this node does not serve them.
     pub endpoint: Option<Listen>,
     /// None: this machine. Given, the machine is not examined, and the agent does not protect its disk and
@@ -170,7 +171,7 @@ async fn start_agent(client: Client, mut config: Config) -> Result<Running, Erro
     let node = registered(&registration).await;
     let mut facts = facts(&config, &node);
     make_private(&facts.root_dir)?;
-    let network = network(&config, &registration).await;
+    let network = network(&config, &registration, &recorder).await;
     health.send_modify(|health| {
         health.network = Some(network.as_ref().map(drop).map_err(ToString::to_string));
     });
@@ -310,7 +311,7 @@ fn deadlines(config: &Config) -> Result<Option<Deadlines>, Error> {
 
 fn settings(config: &Config, address: Option<SocketAddr>) -> Settings {
     Settings {
-        addresses: config.node_ip.into_iter().collect(),
+        addresses: config.node_ips.clone(),
         port: address.map_or(0, |address| address.port()),
         lease: config.lease,
         features: config.runtime.features(),
@@ -441,9 +442,17 @@ async fn registered(registration: &Registration) -> Arc<Node> {
 async fn network(
     config: &Config,
     registration: &Registration,
+    recorder: &Recorder,
 ) -> Result<Option<Arc<network::Pods>>, Error> {
     let brings_network = config.runtime.brings_network();
-    let cidrs = if brings_network { Vec::new() } else { pod_cidrs(registration).await? };
+    let assigned = if brings_network { Vec::new() } else { pod_cidrs(registration).await? };
+    let usable = pod_ranges::usable(assigned, network::ipv6_unavailable());
+    let (cidrs, warning) =
+        usable.map_err(|message| Error::Network(network::Error::Invalid(message)))?;
+    if let Some(message) = warning {
+        tracing::warn!("{message}");
+        recorder.warning(&node_reference(&config.name), pod_ranges::IPV6_NOT_AVAILABLE, message);
+    }
     let kernel_state =
         KernelState { link: config.link.clone(), cidrs, cgroup: config.cgroup.clone() };
     if let Some(before) =
@@ -622,6 +631,12 @@ impl Running {
     pub fn gateways(&self) -> Vec<IpAddr> {
         let ranges = self.deps.network.as_ref().map(|network| network.gateways());
         ranges.into_iter().flatten().map(|(_, gateway)| gateway).collect()
+    }
+
+    /// The node's own addresses, at which the pods of a CRI runtime reach it. Loopback addresses are not among them.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let all = self.deps.facts.host_ips.iter();
+        all.filter(|address| !address.is_loopback()).copied().collect()
     }
 
     /// How many pods of this node have neither succeeded nor failed.

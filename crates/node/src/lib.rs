@@ -14,6 +14,7 @@ mod instrumented_runtime;
 mod join;
 mod kernel_state;
 mod metrics;
+mod pod_ranges;
 mod qos_cgroups;
 mod termination_message;
 mod traffic;

@@ -43,7 +43,7 @@ pub use in_process::InProcessService;
 pub use response::ApiResponse;
 pub use response::body::Body;
 pub use server::Server;
-pub use service_allocation::ServiceRange;
+pub use service_allocation::ServiceRanges;
 pub use start::running::{NodeCredentials, Running};
 pub use start::simulated::{ServerInstance, ServerTemplate, SimulatedServer};
 pub use start::{Config, Error, StoreChoice, rotate_admin_token, start};

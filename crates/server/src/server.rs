@@ -18,7 +18,7 @@ use crate::request::summary::RequestSummary;
 use crate::request::{self, Query, Route, Target};
 use crate::response::error::{ApiError, Result};
 use crate::response::{self, ApiResponse};
-use crate::service_allocation::{AllocatorMetrics, ServiceRange};
+use crate::service_allocation::{AllocatorMetrics, ServiceRanges};
 use crate::terminations::retention::Retention;
 use crate::usage::Usage;
 use access::authn::{Authenticator, User};
@@ -58,7 +58,7 @@ struct Inner {
     address: String,
     ca_certificate: String,
     /// The cluster's first range of cluster IPs.
-    service_range: ServiceRange,
+    service_ranges: ServiceRanges,
     allocator_metrics: AllocatorMetrics,
     /// TLS for calls to nodes.
     nodes: Arc<rustls::ClientConfig>,
@@ -72,7 +72,7 @@ pub(crate) struct Parts {
     pub(crate) authenticator: Authenticator,
     pub(crate) address: String,
     pub(crate) ca_certificate: String,
-    pub(crate) service_range: ServiceRange,
+    pub(crate) service_ranges: ServiceRanges,
     pub(crate) nodes: Arc<rustls::ClientConfig>,
     pub(crate) audit: Option<Audit>,
     pub(crate) built_in: Arc<Registry>,
@@ -111,7 +111,7 @@ impl Server {
             audit: parts.audit.map(Arc::new),
             address: parts.address,
             ca_certificate: parts.ca_certificate,
-            service_range: parts.service_range,
+            service_ranges: parts.service_ranges,
             allocator_metrics,
             nodes: parts.nodes,
             creates_namespace_objects: false.into(),
@@ -204,8 +204,8 @@ impl Server {
         &self.0.ca_certificate
     }
 
-    pub(crate) fn service_range(&self) -> ServiceRange {
-        self.0.service_range
+    pub(crate) fn service_ranges(&self) -> ServiceRanges {
+        self.0.service_ranges
     }
 
     pub(crate) fn allocator_metrics(&self) -> &AllocatorMetrics {

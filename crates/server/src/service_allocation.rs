@@ -10,7 +10,7 @@ mod bands;
 mod range;
 
 pub(crate) use allocator_metrics::AllocatorMetrics;
-pub use range::ServiceRange;
+pub use range::ServiceRanges;
 
 use crate::object::{self, Store, Stored, store_name};
 use crate::request::call::{Call, name_of};
@@ -19,9 +19,10 @@ use crate::server::Server;
 use allocator_metrics::Scope;
 use api::value::ValueExt;
 use api::{At, Errors};
+use range::{ServiceRange, family_of};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use store::{Change, Draft, Expect, Write, WriteError};
 use tokio::time::Instant;
@@ -97,16 +98,21 @@ pub(crate) async fn allocate(
     if old.is_some_and(|old| old.get("spec") == service.get("spec")) {
         return Ok(Claims::none());
     }
-    let wrong = rules::settle_ip_families(service, old);
+    let families = call.server.service_ranges().families();
+    let wrong = rules::settle_ip_families(service, old, &families);
     if !wrong.is_empty() {
         return Err(ApiError::invalid(&call.kind, name_of(service), wrong));
     }
     let claims = Claims { server: Some(call.server.clone()), claims: Vec::new() };
     let mut allocation = Allocation { call, old, dry_run, claims };
-    allocation.cluster_ip(service).await?;
-    allocation.node_ports(service).await?;
-    allocation.health_check_port(service).await?;
-    Ok(allocation.claims)
+    match allocation.everything(service).await {
+        Ok(()) => Ok(allocation.claims),
+        Err(error) => {
+            // Before the client sees the error: it may correct one of several addresses or ports and try again.
+            allocation.claims.release().await;
+            Err(error)
+        }
+    }
 }
 
 /// The allocation for one write of a Service.
@@ -119,33 +125,47 @@ struct Allocation<'a> {
 }
 
 impl Allocation<'_> {
-    async fn cluster_ip(&mut self, service: &mut Value) -> Result<()> {
+    async fn everything(&mut self, service: &mut Value) -> Result<()> {
+        self.cluster_ips(service).await?;
+        self.node_ports(service).await?;
+        self.health_check_port(service).await
+    }
+
+    /// One address for each of the Service's families. Those that it has stay; after an upgrade to both families only
+    /// the second is allocated (NET-26).
+    async fn cluster_ips(&mut self, service: &mut Value) -> Result<()> {
         if service.text(&["spec", "type"]) == "ExternalName" {
             return Ok(());
         }
-        let requested = service.text(&["spec", "clusterIP"]).to_owned();
-        if requested == "None" {
-            service.object("spec")["clusterIPs"] = json!(["None"]);
-            return Ok(());
-        }
-        if !requested.is_empty() {
-            service.object("spec")["clusterIPs"] = json!([requested]);
-            let had = self.old.map_or("", |old| old.text(&["spec", "clusterIP"]));
-            if requested != had && had.is_empty() {
-                self.requested_ip(service, requested).await?;
-            }
-            return Ok(());
-        }
-        let address = self.free_ip(service).await?;
         let spec = service.object("spec");
-        spec["clusterIP"] = address.clone().into();
-        spec["clusterIPs"] = json!([address]);
+        if spec.text(&["clusterIP"]) == "None" {
+            spec["clusterIPs"] = json!(["None"]);
+            return Ok(());
+        }
+        let had = self.old.map(|old| texts(&old["spec"], "clusterIPs")).unwrap_or_default();
+        if had.first().is_some_and(|first| first == "None") {
+            return Ok(()); // Validation refuses a headless Service that gets an address.
+        }
+        let (mut addresses, families) = (texts(spec, "clusterIPs"), texts(spec, "ipFamilies"));
+        addresses.resize(addresses.len().max(families.len()), String::new());
+        spec["clusterIPs"] = json!(addresses);
+        // Validation refuses changes of addresses that the Service has.
+        for (index, family) in families.iter().enumerate().skip(had.len()) {
+            if addresses[index].is_empty() {
+                addresses[index] = self.free_ip(service, family).await?;
+            } else {
+                self.requested_ip(service, &addresses[index]).await?;
+            }
+        }
+        let spec = service.object("spec");
+        spec["clusterIP"] = addresses.first().cloned().unwrap_or_default().into();
+        spec["clusterIPs"] = json!(addresses);
         Ok(())
     }
 
-    async fn requested_ip(&mut self, service: &Value, requested: String) -> Result<()> {
+    async fn requested_ip(&mut self, service: &Value, requested: &str) -> Result<()> {
         let started = Instant::now();
-        let (address, range) = in_range(self.call, service, &requested)?;
+        let (address, range) = in_range(self.call, service, requested)?;
         // A dry run does not check whether the address is taken.
         if self.dry_run {
             return Ok(());
@@ -154,17 +174,18 @@ impl Allocation<'_> {
         self.metrics().address(&range.to_string(), Scope::Static, claimed, started.elapsed());
         if !claimed {
             let why = "provided IP is already allocated";
-            return Err(invalid_address(self.call, service, &requested, why));
+            return Err(invalid_address(self.call, service, requested, why));
         }
-        self.claims.claims.push((ADDRESSES, requested));
+        self.claims.claims.push((ADDRESSES, address.to_string()));
         Ok(())
     }
 
-    /// The first free address in the order of [`ServiceRange::automatic`]. A dry run claims none and returns the network
-    /// address as a placeholder (NET-149).
-    async fn free_ip(&mut self, service: &Value) -> Result<String> {
+    /// The first free address of the family in the order of [`ServiceRange::automatic`]. A dry run claims none and
+    /// returns the network address as a placeholder (NET-149).
+    async fn free_ip(&mut self, service: &Value, family: &str) -> Result<String> {
         let started = Instant::now();
-        let ranges = ranges(self.call.store());
+        let ranges = ranges(self.call.store()).into_iter();
+        let ranges: Vec<_> = ranges.filter(|range| range.family() == family).collect();
         if let (true, Some(range)) = (self.dry_run, ranges.first()) {
             return Ok(range.network().to_string());
         }
@@ -310,7 +331,7 @@ impl Allocation<'_> {
 /// Updates the gauges of [`AllocatorMetrics`].
 pub(crate) fn measure(store: &Store, metrics: &AllocatorMetrics) {
     let claims = store.list(ADDRESSES, "", None).1;
-    let claimed: Vec<Ipv4Addr> =
+    let claimed: Vec<IpAddr> =
         claims.iter().filter_map(|claim| claim.name().parse().ok()).collect();
     let of_range = |range: ServiceRange| {
         let used = claimed.iter().filter(|address| range.contains(**address)).count() as u64;
@@ -324,11 +345,15 @@ pub(crate) fn measure(store: &Store, metrics: &AllocatorMetrics) {
 /// The name of the ServiceCIDR that the server creates.
 pub(crate) const DEFAULT_RANGE: &str = "kubernetes";
 
-/// The range of the existing cluster; `configured` in a new one. A cluster keeps its range, as Services have addresses
-/// of it (NET-143).
-pub(crate) fn effective_range(store: &Store, configured: ServiceRange) -> ServiceRange {
+/// The ranges of the existing cluster; `configured` in a new one. A cluster keeps its ranges, as Services have addresses
+/// of them (NET-143), but a second family can be added.
+pub(crate) fn effective_ranges(store: &Store, configured: ServiceRanges) -> ServiceRanges {
     let stored = store.get(RANGES, DEFAULT_RANGE).map(|range| cidrs(&range.value()));
-    stored.and_then(|cidrs| cidrs.first().copied()).unwrap_or(configured)
+    match stored.and_then(|cidrs| ServiceRanges::of(&cidrs)) {
+        Some(stored) if stored.can_grow_to(&configured) => configured,
+        Some(stored) => stored,
+        None => configured,
+    }
 }
 
 /// The ranges that are ready and not being deleted.
@@ -350,14 +375,28 @@ fn cidrs(range: &Value) -> Vec<ServiceRange> {
     cidrs.into_iter().flatten().filter_map(Value::as_str).filter_map(ServiceRange::parse).collect()
 }
 
-fn in_range(call: &Call, service: &Value, text: &str) -> Result<(Ipv4Addr, ServiceRange)> {
+/// The strings of a list.
+fn texts(spec: &Value, field: &str) -> Vec<String> {
+    let list = spec.at(&[field]).and_then(Value::as_array).into_iter().flatten();
+    list.map(|text| text.as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// The addresses of a Service, as IPAddress objects are named.
+fn addresses(service: &Value) -> BTreeSet<String> {
+    let texts = texts(&service["spec"], "clusterIPs");
+    texts.iter().filter_map(|text| Some(text.parse::<IpAddr>().ok()?.to_string())).collect()
+}
+
+fn in_range(call: &Call, service: &Value, text: &str) -> Result<(IpAddr, ServiceRange)> {
     let ranges = ranges(call.store());
-    let range_of = |address: Ipv4Addr| {
+    let range_of = |address: IpAddr| {
         let range = ranges.iter().find(|range| range.contains(address))?;
         Some((address, *range))
     };
     text.parse().ok().and_then(range_of).ok_or_else(|| {
-        let all = ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let six = text.contains(':');
+        let of_family = ranges.iter().filter(|range| (range.family() == "IPv6") == six);
+        let all = of_family.map(ToString::to_string).collect::<Vec<_>>().join(",");
         let why = format!(
             "the provided IP ({text}) is not in the valid range. The range of valid IPs is {all}"
         );
@@ -366,15 +405,14 @@ fn in_range(call: &Call, service: &Value, text: &str) -> Result<(Ipv4Addr, Servi
 }
 
 fn invalid_address(call: &Call, service: &Value, text: &str, why: &str) -> ApiError {
-    let shown = json!({ "spec": { "clusterIPs": [text] } });
-    let root = At::root(&shown);
+    let root = At::root(service);
     let spec = root.field("spec");
     let mut errors = Errors::default();
     errors.invalid(&spec.field("clusterIPs"), &format!("failed to allocate IP {text}: {why}"));
     ApiError::invalid(&call.kind, service.text(&["metadata", "name"]), errors)
 }
 
-async fn claim_address(call: &Call, service: &Value, address: Ipv4Addr) -> Result<bool> {
+async fn claim_address(call: &Call, service: &Value, address: IpAddr) -> Result<bool> {
     let registry = call.server.registry();
     let Some(kind) = registry.resource("networking.k8s.io", "v1", "ipaddresses") else {
         return Err(ApiError::Internal("IPAddress is not served".into()));
@@ -388,14 +426,14 @@ async fn claim_address(call: &Call, service: &Value, address: Ipv4Addr) -> Resul
 }
 
 /// The IPAddress that names the Service of an address.
-pub(crate) fn ip_address(namespace: &str, name: &str, address: Ipv4Addr) -> Value {
+pub(crate) fn ip_address(namespace: &str, name: &str, address: IpAddr) -> Value {
     json!({
         "metadata": {
             "name": address.to_string(),
             "uid": clock::uuid(),
             "creationTimestamp": clock::now_rfc3339(),
             "labels": {
-                "ipaddress.kubernetes.io/ip-family": "IPv4",
+                "ipaddress.kubernetes.io/ip-family": family_of(address),
                 "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
             },
         },
@@ -485,9 +523,8 @@ pub(crate) async fn release_changed(call: &Call, old: &Value, new: &Value) {
     if !is_service(call) {
         return;
     }
-    let had = old.text(&["spec", "clusterIP"]);
-    if !had.is_empty() && had != "None" && new.text(&["spec", "clusterIP"]) != had {
-        release_claim(call.store(), ADDRESSES, had).await;
+    for address in addresses(old).difference(&addresses(new)) {
+        release_claim(call.store(), ADDRESSES, address).await;
     }
     for port in claimed_ports(old).difference(&claimed_ports(new)) {
         release_claim(call.store(), PORT_CLAIMS, &port.to_string()).await;
@@ -512,8 +549,7 @@ pub(crate) async fn release_unused(store: &Store) {
     let (_, services) = store.list("services", "", None);
     let services: Vec<Value> =
         services.iter().map(|service: &Arc<object::Object>| service.value()).collect();
-    let addresses: BTreeSet<&str> =
-        services.iter().map(|service| service.text(&["spec", "clusterIP"])).collect();
+    let addresses: BTreeSet<String> = services.iter().flat_map(addresses).collect();
     let ports: BTreeSet<u16> = services.iter().flat_map(claimed_ports).collect();
     for claim in store.list(ADDRESSES, "", None).1 {
         let ours = claim.label("ipaddress.kubernetes.io/managed-by") == Some("ipallocator.k8s.io");

@@ -109,7 +109,7 @@ impl ControlPlane {
 fn options(controllers: ControllerSet) -> controllers::Options {
     let mut options = controllers::Options { controllers, ..Default::default() };
     if let Ok(range) = controllers::Range::new("10.0.0.0/8", 24) {
-        options.pod_cidrs = range;
+        options.pod_cidrs = range.into();
     }
     options
 }

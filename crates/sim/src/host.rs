@@ -196,7 +196,7 @@ async fn run_agent(host: &HostConfig, agent: &Agent, process: &Arc<ProcessRun>) 
             name: host.name.clone(),
             data_dir: host.directory.clone(),
             log_dir: host.directory.join("log"),
-            node_ip: Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2u8.wrapping_add(more), number))),
+            node_ips: vec![IpAddr::V4(Ipv4Addr::new(192, 0, 2u8.wrapping_add(more), number))],
             endpoint: None,
             hardware: Some(HARDWARE),
             runtime,

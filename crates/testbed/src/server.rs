@@ -7,7 +7,7 @@ use client::Client;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use serde_json::json;
 use server::authn::User;
-use server::{AuditConfig, Config, Running, ServiceRange, StoreChoice};
+use server::{AuditConfig, Config, Running, ServiceRanges, StoreChoice};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -26,8 +26,16 @@ pub struct Options {
     pub controllers: bool,
     /// The server logs all requests to [`TestServer::audit_log`].
     pub audit: bool,
-    /// The range of cluster IPs.
-    pub service_range: ServiceRange,
+    /// The ranges of cluster IPs.
+    pub service_ranges: ServiceRanges,
+}
+
+impl Options {
+    /// A server whose cluster IPs are of these ranges, which are written as in `--service-cidr`.
+    pub fn with_service_ranges(text: &str) -> Options {
+        let service_ranges = ServiceRanges::from_option(text).expect("valid ranges");
+        Options { service_ranges, ..Options::default() }
+    }
 }
 
 impl TestServer {
@@ -43,7 +51,12 @@ impl TestServer {
 
     /// A server in whose namespace `default` pods can be created, although no controllers run.
     pub async fn with_service_account() -> TestServer {
-        let server = TestServer::start().await;
+        TestServer::with_service_account_and(Options::default()).await
+    }
+
+    /// The same, with other options.
+    pub async fn with_service_account_and(options: Options) -> TestServer {
+        let server = TestServer::with(options).await;
         let account = json!({ "metadata": { "namespace": "default", "name": "default" } });
         let account: ServiceAccount = typed::from_value(account).expect("a valid service account");
         server.admin().create(&account).await.expect("the service account is created");
@@ -61,7 +74,7 @@ impl TestServer {
             data_dir: data_dir.path().into(),
             listen,
             store: StoreChoice::Embedded,
-            service_range: options.service_range,
+            service_ranges: options.service_ranges,
             audit_log: options.audit.then(|| AuditConfig::at(audit_log(data_dir.path()))),
             controllers: options.controllers,
         };

@@ -66,7 +66,7 @@ impl Allocations {
     }
 
     /// The block that this node was allocated before, or else the first free block.
-    pub(super) fn allocate(&mut self, key: &ObjectKey) -> Option<u32> {
+    fn allocate(&mut self, key: &ObjectKey) -> Option<u32> {
         if let Some(number) = self.allocated.get(key) {
             return Some(*number);
         }
@@ -79,6 +79,12 @@ impl Allocations {
         self.take(&(number..number + 1));
         self.next = number + 1;
         Some(number)
+    }
+
+    /// Like [`Allocations::allocate`], as text.
+    pub(super) fn allocate_block(&mut self, key: &ObjectKey) -> Option<String> {
+        let number = self.allocate(key)?;
+        Some(self.range.block(number))
     }
 
     /// Frees the block of a node that does not exist.

@@ -2,7 +2,7 @@
 
 use crate::accounts::{manager, with_accounts};
 use client::{Client, ObjectKey};
-use controllers::{Handle, Options, Range};
+use controllers::{Handle, Options, Ranges};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node};
 use serde_json::{Value, json};
@@ -90,10 +90,23 @@ async fn n_6_taints_are_removed_as_soon_as_a_node_is_ready() {
     cluster.stop().await;
 }
 
+/// NET-14: with two ranges, a Node gets a block of each, in their order.
+#[tokio::test(start_paused = true)]
+async fn net_14_nodes_get_a_block_of_each_family() {
+    let pod_cidrs = Ranges::new("10.9.0.0/22,fd00:9::/62").unwrap();
+    let cluster = Cluster::start(Options { pod_cidrs, ..Options::default() }).await;
+    cluster.node("n1").await;
+    let node = cluster.when("n1", |node| cidr(node).is_some()).await;
+    let spec = node.spec.as_ref().unwrap();
+    assert_eq!(spec.pod_cidr.as_deref(), Some("10.9.0.0/24"));
+    assert_eq!(spec.pod_cidrs.as_deref().unwrap(), ["10.9.0.0/24", "fd00:9::/64"]);
+    cluster.stop().await;
+}
+
 /// C-187: an event reports the deleted node. NET-14: each Node gets a range of its own, which is free when the Node goes.
 #[tokio::test(start_paused = true)]
 async fn c_184_nodes_get_address_blocks_and_release_them() {
-    let pod_cidrs = Range::new("10.9.0.0/22", 24).unwrap();
+    let pod_cidrs = Ranges::new("10.9.0.0/22").unwrap();
     let cluster = Cluster::start(Options { pod_cidrs, ..Options::default() }).await;
     let names = ["n1", "n2", "n3", "n4"];
     futures::future::join_all(names.iter().map(|name| cluster.node(name))).await;

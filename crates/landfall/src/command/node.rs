@@ -39,10 +39,10 @@ pub(crate) struct NodeOptions {
     /// Name of the node [default: the name of the host]
     #[arg(long = "node-name", visible_alias = "name", value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Address at which the API server and other nodes reach this node [default: the address of the
-    /// default route]
-    #[arg(long, value_name = "IP")]
-    pub(crate) node_ip: Option<IpAddr>,
+    /// Address at which the API server and other nodes reach this node; for pods with both IP families, one of each
+    /// [default: the address of the default route; with `landfall up`, of each family of --pod-cidr]
+    #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
+    pub(crate) node_ip: Vec<IpAddr>,
     /// Address and port of the agent's endpoint (logs, exec); port 0 chooses a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:10250")]
     pub(crate) node_listen: SocketAddr,

@@ -3,13 +3,10 @@
 use super::DATA_DIR;
 use super::values::{data_dir, positive_duration, store_choice};
 use clap::Args;
-use server::{ServiceRange, StoreChoice};
+use server::{ServiceRanges, StoreChoice};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// The prefix length of a node's share of --pod-cidr.
-const NODE_CIDR_PREFIX: u8 = 24;
 
 #[derive(Args)]
 pub(crate) struct ServerOptions {
@@ -33,13 +30,15 @@ pub(crate) struct Common {
     /// directory with a copy of the first one's `pki` directory. One of them is the leader
     #[arg(long, value_name = "STORE", default_value = "embedded")]
     pub(crate) store: String,
-    /// Address range of pods; each node gets a /24 of it
-    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
+    /// Address range of pods; each node gets a /24 of it. For pods with IPv6 addresses, give a range of IPv6 too, or
+    /// alone: `10.244.0.0/16,fd00:10:244::/48`; each node gets a /64 of it. Existing nodes keep what they have
+    #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.244.0.0/16")]
     pub(crate) pod_cidr: String,
-    /// Address range of Services, of IPv4. The first address is the API server's, the tenth the DNS server's. An
-    /// existing cluster keeps its range
-    #[arg(long, value_name = "CIDR", value_parser = ServiceRange::from_option, default_value = "10.96.0.0/16")]
-    pub(crate) service_cidr: ServiceRange,
+    /// Address range of Services. The first address is the API server's, the tenth the DNS server's. With a range of
+    /// each IP family, such as `10.96.0.0/16,fd00:96::/112`, Services can have both, as their ipFamilyPolicy says;
+    /// the first is the default. An existing cluster keeps its range, but can get a second family
+    #[arg(long, value_name = "CIDR[,CIDR]", value_parser = ServiceRanges::from_option, default_value = "10.96.0.0/16")]
+    pub(crate) service_cidr: ServiceRanges,
     /// A node is NotReady if it has not renewed its lease for this long. Its pods are evicted after the
     /// time that they tolerate
     #[arg(long, value_name = "TIME", value_parser = positive_duration, default_value = "50s")]
@@ -93,9 +92,9 @@ impl AuditFlags {
 
 impl Common {
     pub(crate) fn controllers(&self) -> anyhow::Result<controllers::Options> {
-        let pod_cidrs = controllers::Range::new(&self.pod_cidr, NODE_CIDR_PREFIX)
+        let pod_cidrs = controllers::Ranges::new(&self.pod_cidr)
             .map_err(|error| anyhow::anyhow!("--pod-cidr: {error}"))?;
-        if self.service_cidr.overlaps(&self.pod_cidr) {
+        if self.pod_cidr.split(',').any(|range| self.service_cidr.overlap(range)) {
             anyhow::bail!(
                 "--pod-cidr {} and --service-cidr {} have common addresses: choose ranges that do not overlap",
                 self.pod_cidr,
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_range_is_one_of_ipv4() {
+    fn net_26_the_service_ranges_are_one_or_one_per_family() {
         let range = |args: &[&str]| {
             let line = ["landfall", "server"].iter().chain(args);
             let Command::Server(options) = Cli::try_parse_from(line)?.command else {
@@ -145,20 +144,31 @@ mod tests {
             };
             Ok::<_, clap::Error>(options.common.service_cidr)
         };
-        assert_eq!(range(&[]).unwrap(), server::ServiceRange::default());
+        assert_eq!(range(&[]).unwrap(), server::ServiceRanges::default());
         assert_eq!(range(&["--service-cidr", "10.7.16.0/20"]).unwrap().to_string(), "10.7.16.0/20");
-        let refused = range(&["--service-cidr", "10.96.0.0/16,fd00::/112"]).unwrap_err();
-        assert!(refused.to_string().contains("IPv6 addresses are not supported"), "{refused}");
+        let both = "10.96.0.0/16,fd00::/112";
+        assert_eq!(range(&["--service-cidr", both]).unwrap().to_string(), both);
+        let refused = range(&["--service-cidr", "10.96.0.0/16,10.97.0.0/16"]).unwrap_err();
+        assert!(refused.to_string().contains("one of IPv4 and one of IPv6"), "{refused}");
     }
 
     #[test]
     fn pods_and_services_have_different_addresses() {
-        let line = ["landfall", "server", "--service-cidr", "10.244.128.0/20"];
-        let Command::Server(options) = Cli::try_parse_from(line).unwrap().command else {
-            unreachable!("the command is server")
+        let controllers = |pods: &str, services: &str| {
+            let line = ["landfall", "server", "--pod-cidr", pods, "--service-cidr", services];
+            let Command::Server(options) = Cli::try_parse_from(line).unwrap().command else {
+                unreachable!("the command is server")
+            };
+            options.common.controllers().map_err(|error| error.to_string())
         };
-        let refused = options.common.controllers().unwrap_err().to_string();
-        assert!(refused.contains("choose ranges that do not overlap"), "{refused}");
+        let both = "10.244.0.0/16,fd00:10:244::/48";
+        for services in ["10.244.128.0/20", "10.96.0.0/16,fd00:10:244::/112"] {
+            let refused = controllers(both, services).unwrap_err();
+            assert!(refused.contains("choose ranges that do not overlap"), "{refused}");
+        }
+        controllers(both, "10.96.0.0/16,fd00:96::/112").unwrap();
+        let refused = controllers("fd00::/112", "10.96.0.0/16").unwrap_err();
+        assert!(refused.contains("--pod-cidr"), "{refused}");
     }
 
     #[test]

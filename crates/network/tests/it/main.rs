@@ -4,6 +4,7 @@ mod isolated;
 mod three_nodes;
 
 mod census;
+mod dual_stack;
 mod instances;
 mod nft;
 mod overlay;

@@ -77,7 +77,7 @@ impl Bed {
             name: NODE.into(),
             data_dir: directory.join("data"),
             log_dir: directory.join("log"),
-            node_ip: Some("192.0.2.1".parse().unwrap()),
+            node_ips: vec!["192.0.2.1".parse().unwrap()],
             endpoint: None,
             hardware: Some(Hardware { cores: 8, memory_bytes: 8 << 30, storage_bytes: 8 << 30 }),
             runtime: self.machine.clone(),

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 const POLICIES: &[&str] = &["PreferDualStack", "RequireDualStack", "SingleStack"];
 const NOT_CONFIGURED: &str = "not configured on this cluster";
 
-/// Sets `ipFamilies` and `ipFamilyPolicy` before the server allocates an address. The cluster has IPv4
-/// only; returns errors for requests that need IPv6. Upstream: `initIPFamilyFields`.
-pub fn settle_ip_families(service: &mut Value, old: Option<&Value>) -> Errors {
+/// Sets `ipFamilies` and `ipFamilyPolicy` before the server allocates addresses. `cluster` is the families that
+/// the cluster has, the default first; returns errors for requests that need another one (A-150, NET-26).
+/// Upstream: `initIPFamilyFields`.
+pub fn settle_ip_families(service: &mut Value, old: Option<&Value>, cluster: &[&str]) -> Errors {
     let mut errors = Errors::default();
     if !service::needs_cluster_ip(service)
         || old.is_some_and(|old| still_prefers_both(service, old))
@@ -29,19 +30,17 @@ pub fn settle_ip_families(service: &mut Value, old: Option<&Value>) -> Errors {
         release_second(service, old, &mut errors);
     }
     check_policy(&At::root(service).field("spec"), &mut errors);
-    infer_families(service, &mut errors);
+    infer_families(service, cluster, &mut errors);
     if !errors.is_empty() {
         return errors;
     }
-    let spec = service.object("spec");
-    let families = list(spec, "ipFamilies");
-    if selectorless {
-        spec["ipFamilies"] = selectorless_families(families, spec.text(&["ipFamilyPolicy"]));
-        return errors;
+    if !selectorless {
+        check_cluster(&At::root(service).field("spec"), cluster, &mut errors);
     }
-    check_single_stack(&At::root(service).field("spec"), &mut errors);
-    if errors.is_empty() && families.is_empty() {
-        service.object("spec")["ipFamilies"] = json!(["IPv4"]);
+    if errors.is_empty() {
+        // The endpoints of a headless Service without a selector may be of either family, whatever the cluster has.
+        let may_have_both = selectorless || cluster.len() > 1;
+        complete_families(service.object("spec"), cluster, may_have_both);
     }
     errors
 }
@@ -103,7 +102,7 @@ fn check_policy(spec: &At, errors: &mut Errors) {
 }
 
 /// Derives `ipFamilies` from the addresses that the client sets.
-fn infer_families(service: &mut Value, errors: &mut Errors) {
+fn infer_families(service: &mut Value, cluster: &[&str], errors: &mut Errors) {
     let ips = list(&service["spec"], "clusterIPs");
     let mut families = list(&service["spec"], "ipFamilies");
     for (index, ip) in ips.iter().enumerate().skip(families.len()) {
@@ -111,12 +110,13 @@ fn infer_families(service: &mut Value, errors: &mut Errors) {
         if ip == "None" {
             break;
         }
-        if ip.contains(':') {
-            let root = At::root(service);
-            let detail = "IPv6 is not configured on this cluster";
-            at_element(&root.field("spec").field("clusterIPs"), index, detail, errors);
+        let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
+        if cluster.contains(&family) {
+            families.push(family.into());
         } else {
-            families.push("IPv4".into());
+            let root = At::root(service);
+            let detail = format!("{family} is {NOT_CONFIGURED}");
+            at_element(&root.field("spec").field("clusterIPs"), index, &detail, errors);
         }
     }
     if !families.is_empty() {
@@ -124,24 +124,26 @@ fn infer_families(service: &mut Value, errors: &mut Errors) {
     }
 }
 
-fn selectorless_families(mut families: Vec<Value>, policy: &str) -> Value {
+/// Adds the default family, and the other one unless the policy is SingleStack.
+fn complete_families(spec: &mut Value, cluster: &[&str], may_have_both: bool) {
+    let mut families = list(spec, "ipFamilies");
     if families.is_empty() {
-        families.push("IPv4".into());
+        families.push(cluster.first().copied().unwrap_or("IPv4").into());
     }
-    if families.len() < 2 && policy != "SingleStack" {
+    if may_have_both && families.len() == 1 && spec.text(&["ipFamilyPolicy"]) != "SingleStack" {
         let other = if families[0].as_str() == Some("IPv4") { "IPv6" } else { "IPv4" };
         families.push(other.into());
     }
-    families.into()
+    spec["ipFamilies"] = families.into();
 }
 
-fn check_single_stack(spec: &At, errors: &mut Errors) {
+fn check_cluster(spec: &At, cluster: &[&str], errors: &mut Errors) {
     let policy = spec.field("ipFamilyPolicy");
-    if policy.text() == "RequireDualStack" {
+    if policy.text() == "RequireDualStack" && cluster.len() < 2 {
         errors.invalid(&policy, "this cluster is not configured for dual-stack services");
     }
     for family in spec.field("ipFamilies").items() {
-        if family.text() != "IPv4" {
+        if !cluster.contains(&family.text()) {
             errors.invalid(&family, NOT_CONFIGURED);
         }
     }
@@ -218,10 +220,17 @@ mod tests {
     use super::super::trial::{NOTHING, created, messages};
     use super::*;
 
-    fn settled(spec: Value) -> (Value, Vec<String>) {
+    const FOUR: &[&str] = &["IPv4"];
+    const BOTH: &[&str] = &["IPv4", "IPv6"];
+
+    fn settled_in(cluster: &[&str], spec: Value) -> (Value, Vec<String>) {
         let mut service = created("Service", json!({ "spec": spec }));
-        let errors = settle_ip_families(&mut service, None);
+        let errors = settle_ip_families(&mut service, None, cluster);
         (service, messages(&errors))
+    }
+
+    fn settled(spec: Value) -> (Value, Vec<String>) {
+        settled_in(FOUR, spec)
     }
 
     #[test]
@@ -300,10 +309,99 @@ mod tests {
     fn a_150_a_stored_service_with_both_families_keeps_them() {
         let (old, _) = settled(json!({"ipFamilyPolicy": "PreferDualStack"}));
         let mut new = old.clone();
-        assert_eq!(messages(&settle_ip_families(&mut new, Some(&old))), NOTHING);
+        assert_eq!(messages(&settle_ip_families(&mut new, Some(&old), FOUR)), NOTHING);
         assert_eq!(new, old);
         new["spec"]["ipFamilyPolicy"] = "RequireDualStack".into();
-        let wrong = messages(&settle_ip_families(&mut new, Some(&old)));
+        let wrong = messages(&settle_ip_families(&mut new, Some(&old), FOUR));
         assert!(wrong[0].contains("not configured for dual-stack"), "{wrong:?}");
+    }
+
+    #[test]
+    fn net_26_a_cluster_with_both_families_gives_what_the_policy_says() {
+        let six_first: &[&str] = &["IPv6", "IPv4"];
+        for (cluster, spec, families, policy) in [
+            (BOTH, json!({}), json!(["IPv4"]), "SingleStack"),
+            (six_first, json!({}), json!(["IPv6"]), "SingleStack"),
+            (&["IPv6"], json!({}), json!(["IPv6"]), "SingleStack"),
+            (BOTH, json!({"ipFamilies": ["IPv6"]}), json!(["IPv6"]), "SingleStack"),
+            (BOTH, json!({"clusterIP": "fd00::9"}), json!(["IPv6"]), "SingleStack"),
+            (
+                BOTH,
+                json!({"ipFamilyPolicy": "PreferDualStack"}),
+                json!(["IPv4", "IPv6"]),
+                "PreferDualStack",
+            ),
+            (
+                six_first,
+                json!({"ipFamilyPolicy": "RequireDualStack"}),
+                json!(["IPv6", "IPv4"]),
+                "RequireDualStack",
+            ),
+            (
+                BOTH,
+                json!({"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6"]}),
+                json!(["IPv6", "IPv4"]),
+                "PreferDualStack",
+            ),
+            (
+                BOTH,
+                json!({"ipFamilyPolicy": "RequireDualStack", "clusterIPs": ["fd00::9", "10.0.0.9"]}),
+                json!(["IPv6", "IPv4"]),
+                "RequireDualStack",
+            ),
+            (
+                BOTH,
+                json!({"clusterIP": "None", "selector": {"a": "b"}, "ipFamilyPolicy": "RequireDualStack"}),
+                json!(["IPv4", "IPv6"]),
+                "RequireDualStack",
+            ),
+        ] {
+            let (service, wrong) = settled_in(cluster, spec.clone());
+            assert_eq!(wrong, NOTHING, "{spec}");
+            assert_eq!(service["spec"]["ipFamilies"], families, "{spec}");
+            assert_eq!(service["spec"]["ipFamilyPolicy"], policy, "{spec}");
+        }
+        let (_, wrong) = settled_in(&["IPv6"], json!({"clusterIP": "10.0.0.9"}));
+        assert!(wrong[0].contains("IPv4 is not configured on this cluster"), "{wrong:?}");
+    }
+
+    #[test]
+    fn net_26_updates_add_the_second_family_and_only_single_stack_releases_it() {
+        let ips = |ips: Value| json!({"clusterIPs": ips, "clusterIP": ips[0]});
+        let (single, _) = settled_in(BOTH, ips(json!(["10.0.0.9"])));
+        let change = |old: &Value, change: Value| {
+            let mut new = old.clone();
+            for (field, value) in change.as_object().unwrap() {
+                new["spec"][field] = value.clone();
+            }
+            let wrong = messages(&settle_ip_families(&mut new, Some(old), BOTH));
+            (new, wrong)
+        };
+        for policy in ["PreferDualStack", "RequireDualStack"] {
+            let (new, wrong) = change(&single, json!({ "ipFamilyPolicy": policy }));
+            assert_eq!(wrong, NOTHING);
+            assert_eq!(new["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
+            assert_eq!(new["spec"]["clusterIPs"], json!(["10.0.0.9"]), "to be allocated");
+        }
+        let (mut both, _) = change(&single, json!({"ipFamilyPolicy": "RequireDualStack"}));
+        both["spec"]["clusterIPs"] = json!(["10.0.0.9", "fd00::9"]);
+        let (new, wrong) = change(&both, json!({"ipFamilyPolicy": "SingleStack"}));
+        assert_eq!(wrong, NOTHING);
+        assert_eq!(new["spec"]["ipFamilies"], json!(["IPv4"]));
+        assert_eq!(new["spec"]["clusterIPs"], json!(["10.0.0.9"]));
+        let (_, wrong) = change(&both, json!({"clusterIPs": ["10.0.0.9"]}));
+        assert_eq!(
+            wrong,
+            [
+                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be 'SingleStack' to release the secondary cluster IP"
+            ]
+        );
+        let (_, wrong) = change(&both, json!({"ipFamilies": ["IPv4"]}));
+        assert_eq!(
+            wrong,
+            [
+                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be 'SingleStack' to release the secondary IP family"
+            ]
+        );
     }
 }

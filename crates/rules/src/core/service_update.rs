@@ -230,7 +230,7 @@ mod tests {
 
     fn stored(spec: Value) -> Value {
         let mut service = created("Service", json!({ "spec": spec }));
-        super::super::service_ip::settle_ip_families(&mut service, None);
+        super::super::service_ip::settle_ip_families(&mut service, None, &["IPv4"]);
         service
     }
 

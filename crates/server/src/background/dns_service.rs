@@ -17,13 +17,13 @@ pub(crate) const NAME: &str = "kube-dns";
 
 /// Creates the Service and the claim of its address if they do not exist.
 pub(crate) async fn create_missing(server: &Server) -> Result<(), String> {
-    let address = server.service_range().dns_address();
+    let address = server.service_ranges().dns_address();
     if let Some(stored) = server.store().get("services", &store_name(NAMESPACE, NAME))
         && stored.value().text(&["spec", "clusterIP"]) != address.to_string()
     {
         return Ok(()); // Somebody else's.
     }
-    if !server.service_range().contains(address) {
+    if !server.service_ranges().contains(address) {
         tracing::warn!(%address, "no Service kube-dns: its address is outside of the Service range");
         return Ok(());
     }
@@ -36,7 +36,7 @@ pub(crate) async fn create_missing(server: &Server) -> Result<(), String> {
     claim["kind"] = "IPAddress".into();
     // The claim first: a Service without one could lose its address to another Service.
     ensure(server, claim, IfExists::Keep).await?;
-    ensure(server, bootstrap::dns_service(address.into()), IfExists::Keep).await
+    ensure(server, bootstrap::dns_service(address), IfExists::Keep).await
 }
 
 /// The Service that has claimed the address, if it is not this one.
@@ -51,7 +51,7 @@ fn other_owner(server: &Server, address: &str) -> Option<String> {
 /// deleted.
 pub(crate) async fn follow(server: Server, collection: &'static str) {
     let mut follower = Follower::of(server.store(), collection);
-    let address = server.service_range().dns_address().to_string();
+    let address = server.service_ranges().dns_address().to_string();
     loop {
         let gone = match follower.next().await {
             Followed::Gap => true,

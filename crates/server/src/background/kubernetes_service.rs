@@ -14,11 +14,11 @@ use crate::background::system_objects::{IfExists, ensure};
 use crate::bootstrap;
 use crate::object::{self, Store, Stored};
 use crate::server::Server;
-use crate::service_allocation::{self, ServiceRange};
+use crate::service_allocation::{self, ServiceRanges};
 use api::value::ValueExt;
 use futures::future::try_join_all;
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Change, EventKind, Expect, Write, WriteError};
@@ -186,8 +186,8 @@ impl KubernetesService {
         servers
     }
 
-    fn cluster_ip(&self) -> Ipv4Addr {
-        cluster_ip(self.server.store(), self.server.service_range())
+    fn cluster_ip(&self) -> IpAddr {
+        cluster_ip(self.server.store(), self.server.service_ranges())
     }
 
     async fn update(&self, state: &State, servers: &BTreeSet<SocketAddr>) -> Result<(), String> {
@@ -195,7 +195,7 @@ impl KubernetesService {
         let mut claim = service_allocation::ip_address("default", NAME, api_ip);
         claim["apiVersion"] = "networking.k8s.io/v1".into();
         claim["kind"] = "IPAddress".into();
-        let service = bootstrap::kubernetes_service(api_ip.into(), state.address.port());
+        let service = bootstrap::kubernetes_service(api_ip, state.address.port());
         let slices = bootstrap::endpoint_slices(servers);
         let count = slices.len();
         let mut parts = vec![
@@ -238,12 +238,12 @@ impl KubernetesService {
     }
 }
 
-/// The address of the Service if it exists; otherwise the first one of the range. If somebody gave the cluster another
+/// The address of the Service if it exists; otherwise the first one of the first range. If somebody gave the cluster another
 /// range, the Service keeps its address until it is deleted, as upstream.
-pub(crate) fn cluster_ip(store: &Store, range: ServiceRange) -> Ipv4Addr {
+pub(crate) fn cluster_ip(store: &Store, ranges: ServiceRanges) -> IpAddr {
     let stored = store.get("services", &object::store_name("default", NAME));
     let stored = stored.and_then(|stored| stored.value().text(&["spec", "clusterIP"]).parse().ok());
-    stored.unwrap_or_else(|| range.api_address())
+    stored.unwrap_or_else(|| ranges.api_address())
 }
 
 /// Deletes slices beyond the first `wanted`. There is one per port and address family; usually one.
@@ -283,7 +283,7 @@ mod tests {
             store,
             address: String::new(),
             ca_certificate: pki.ca_certificate().to_owned(),
-            service_range: ServiceRange::default(),
+            service_ranges: ServiceRanges::default(),
             nodes: Arc::new(pki.node_client_config().unwrap()),
             audit: None,
             built_in: Arc::new(api::Registry::built_in()),

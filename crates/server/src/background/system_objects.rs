@@ -8,7 +8,7 @@
 use crate::background::dns_service;
 use crate::background::follower::{Followed, Follower};
 use crate::background::kubernetes_service::KubernetesService;
-use crate::background::spawn_until_closing;
+use crate::background::{service_cidr, spawn_until_closing};
 use crate::object::{self, Stored, store_name};
 use crate::server::Server;
 use crate::{bootstrap, custom_resources, service_allocation};
@@ -82,7 +82,7 @@ async fn create_bootstrap_objects(
     kubernetes_service: &KubernetesService,
 ) -> Result<(), String> {
     let now = clock::now();
-    let range = server.service_range().to_string();
+    let ranges: Vec<String> = server.service_ranges().iter().map(|one| one.to_string()).collect();
     let mut objects = bootstrap::namespaces();
     objects.extend(default_roles::cluster_roles());
     objects.extend(default_roles::cluster_role_bindings());
@@ -91,10 +91,11 @@ async fn create_bootstrap_objects(
     objects.extend(bootstrap::priority_classes());
     objects.extend(bootstrap::flow_schemas(now));
     objects.extend(bootstrap::priority_levels());
-    objects.push(bootstrap::service_cidr(&[&range], now));
+    objects.push(bootstrap::service_cidr(&ranges, now));
     objects.push(bootstrap::authentication_config_map(server.ca_certificate()));
     let created = objects.into_iter().map(|object| ensure(server, object, IfExists::Keep));
     try_join_all(created).await?;
+    service_cidr::add_second_family(server).await?;
     let roles = default_roles::cluster_roles()
         .into_iter()
         .map(|role| ensure(server, role, IfExists::Update));

@@ -295,7 +295,7 @@ async fn a_failed_restore_leaves_nothing_and_a_server_does_not_start_on_an_inter
         data_dir: dir.clone(),
         listen: "127.0.0.1:0".parse().unwrap(),
         store: StoreChoice::Embedded,
-        service_range: Default::default(),
+        service_ranges: Default::default(),
         audit_log: None,
         controllers: false,
     };

@@ -149,8 +149,8 @@ pub(crate) fn endpoints(servers: &BTreeSet<SocketAddr>) -> Value {
     })
 }
 
-/// The range of cluster IPs.
-pub(crate) fn service_cidr(cidrs: &[&str], now: Timestamp) -> Value {
+/// The ranges of cluster IPs: one, or one per IP family.
+pub(crate) fn service_cidr(cidrs: &[String], now: Timestamp) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
         "metadata": {"name": "kubernetes"},

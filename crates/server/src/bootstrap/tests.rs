@@ -101,7 +101,7 @@ fn every_object_is_complete_and_valid() {
         dns_service("10.96.0.10".parse().unwrap()),
         endpoint_slices(&server).remove(0),
         endpoints(&server),
-        service_cidr(&["10.96.0.0/16"], now),
+        service_cidr(&["10.96.0.0/16".to_owned()], now),
         authentication_config_map("-----BEGIN CERTIFICATE-----"),
     ]);
     let registry = Registry::built_in();

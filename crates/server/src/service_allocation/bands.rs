@@ -23,7 +23,8 @@ pub(super) fn automatic(size: u64, lower: u64, random: u64) -> impl Iterator<Ite
     let lower = lower.min(size);
     let upper = size - lower;
     let first = random.checked_rem(upper).unwrap_or_default();
-    let in_upper = (0..upper).map(move |step| lower + (first + step) % upper);
+    // Without sums of two offsets, which could be larger than the largest number.
+    let in_upper = (first..upper).chain(0..first).map(move |offset| lower + offset);
     in_upper.chain(0..lower)
 }
 

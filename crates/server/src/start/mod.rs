@@ -11,7 +11,7 @@ use crate::backup::Backups;
 use crate::listen::Listeners;
 use crate::object::{ENVELOPE, Store, Stored, store_name};
 use crate::server::{Parts, Server};
-use crate::service_allocation::{self, ServiceRange};
+use crate::service_allocation::{self, ServiceRanges};
 use crate::start::first_start::FirstStart;
 use crate::start::running::Running;
 use access::authn::{
@@ -20,7 +20,7 @@ use access::authn::{
 use access::pki::Pki;
 use api::value::ValueExt;
 use futures::future::BoxFuture;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -40,8 +40,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     pub listen: SocketAddr,
     pub store: StoreChoice,
-    /// The range of cluster IPs of a new cluster. An existing cluster keeps its range.
-    pub service_range: ServiceRange,
+    /// The ranges of cluster IPs of a new cluster. An existing cluster keeps its ranges; it can get a second family.
+    pub service_ranges: ServiceRanges,
     /// Where and how requests are logged, if they are.
     pub audit_log: Option<AuditConfig>,
     /// Create the objects of every namespace (such as the service account `default`), and sign certificates for nodes,
@@ -127,16 +127,16 @@ async fn open_and_serve(config: Config) -> Result<Running, Error> {
         .await
         .map_err(|source| Error::Listen { address: config.listen, source })?;
     let address = listener.local_addr().map_err(data_dir)?;
-    let advertised = advertised(address);
     let first = FirstStart::check_files(dir, &config.store)?;
     let store = open_store(&config).await?;
     first.check_objects(&store)?;
-    let service_range = service_allocation::effective_range(&store, config.service_range);
+    let service_ranges = service_allocation::effective_ranges(&store, config.service_ranges);
+    let advertised = advertised(address, service_ranges.api_address().is_ipv4());
     let names = [
         address.ip().to_string(),
         advertised.ip().to_string(),
-        service_range.api_address().to_string(),
-        kubernetes_service::cluster_ip(&store, service_range).to_string(),
+        service_ranges.api_address().to_string(),
+        kubernetes_service::cluster_ip(&store, service_ranges).to_string(),
     ];
     let pki = Arc::new(Pki::load_or_create(dir, &names)?);
     if matches!(config.store, StoreChoice::Etcd(_)) {
@@ -154,7 +154,7 @@ async fn open_and_serve(config: Config) -> Result<Running, Error> {
         authenticator: authenticator(&pki, &store)?,
         address: advertised.to_string(),
         ca_certificate: pki.ca_certificate().to_owned(),
-        service_range,
+        service_ranges,
         nodes: Arc::new(pki.node_client_config()?),
         audit,
         built_in: Arc::new(api::Registry::built_in()),
@@ -181,7 +181,8 @@ async fn open_and_serve(config: Config) -> Result<Running, Error> {
         }
         Err(why) => return Err(Error::Bootstrap(why)),
     }
-    service_cidr::report_mismatch(&server, config.service_range).await;
+    service_cidr::report_mismatch(&server, config.service_ranges).await;
+    warn_of_other_family(advertised, service_ranges);
     background::start(&server, &kubernetes_service, controllers);
     background::start_usage(&server);
     let kubeconfig = dir.join("kubeconfig");
@@ -223,18 +224,43 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The address for pods and nodes. If the server listens on all addresses, the address of the default route.
-fn advertised(address: SocketAddr) -> SocketAddr {
-    let of_default_route = || {
-        let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+/// The address for pods and nodes. If the server listens on all addresses, the address of the default route, of the
+/// family of the Service `kubernetes` if possible: a Service has endpoints of its own families only.
+fn advertised(address: SocketAddr, prefer_ipv4: bool) -> SocketAddr {
+    let documentation: [IpAddr; 2] =
+        [Ipv4Addr::new(192, 0, 2, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    let of_default_route = |ipv4: bool| {
+        // `[::]` accepts both families, `0.0.0.0` only one.
+        let to = documentation.into_iter().find(|to| to.is_ipv4() == ipv4)?;
+        let from: IpAddr = match ipv4 {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false if address.is_ipv6() => Ipv6Addr::UNSPECIFIED.into(),
+            false => return None,
+        };
+        let socket = std::net::UdpSocket::bind((from, 0)).ok()?;
         // Sends no packet: the kernel only chooses the route, and with it our address.
-        socket.connect((std::net::Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+        socket.connect((to, 9)).ok()?;
         Some(SocketAddr::new(socket.local_addr().ok()?.ip(), address.port()))
     };
     match address.ip().is_unspecified() {
-        true => of_default_route().unwrap_or_else(|| reachable(address)),
+        true => of_default_route(prefer_ipv4)
+            .or_else(|| of_default_route(!prefer_ipv4))
+            .unwrap_or_else(|| reachable(address)),
         false => address,
     }
+}
+
+fn warn_of_other_family(advertised: SocketAddr, service_ranges: ServiceRanges) {
+    let service = service_ranges.api_address();
+    // Pods reach a server that listens on loopback at their gateway.
+    if advertised.is_ipv4() == service.is_ipv4() || advertised.ip().is_loopback() {
+        return;
+    }
+    tracing::warn!(
+        "pods cannot reach the API server: the Service kubernetes has the address {service}, but the server is \
+         reached at {advertised}, which is of the other IP family. Give --listen an address of the family of the \
+         first --service-cidr; [::]:6443 accepts both"
+    );
 }
 
 /// On a full disk, an existing kubeconfig is kept.
@@ -337,9 +363,14 @@ mod tests {
     #[test]
     fn a_server_that_listens_on_all_addresses_advertises_one() {
         let given: SocketAddr = "192.0.2.7:6443".parse().unwrap();
-        assert_eq!(advertised(given), given);
-        let found = advertised("0.0.0.0:6443".parse().unwrap());
-        assert!(!found.ip().is_unspecified());
-        assert_eq!(found.port(), 6443);
+        for prefer_ipv4 in [true, false] {
+            assert_eq!(advertised(given, prefer_ipv4), given);
+            for all in ["0.0.0.0:6443", "[::]:6443"] {
+                let found = advertised(all.parse().unwrap(), prefer_ipv4);
+                assert!(!found.ip().is_unspecified());
+                assert_eq!(found.port(), 6443);
+                assert!(found.is_ipv4() || all.starts_with('['), "0.0.0.0 accepts IPv4 only");
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::backup::Backups;
 use crate::listen::Listeners;
 use crate::object::Store;
 use crate::server::Server;
-use crate::service_allocation::ServiceRange;
+use crate::service_allocation::ServiceRanges;
 use crate::start::{Error, administrator, reachable};
 use access::pki::{Identity, Pki};
 use std::collections::BTreeSet;
@@ -101,9 +101,9 @@ impl Running {
         self.server.terminations().keep(count);
     }
 
-    /// The range of cluster IPs that this cluster uses.
-    pub fn service_range(&self) -> ServiceRange {
-        self.server.service_range()
+    /// The ranges of cluster IPs that this cluster uses.
+    pub fn service_ranges(&self) -> ServiceRanges {
+        self.server.service_ranges()
     }
 
     /// Why the store does not accept writes, such as a full disk.

@@ -9,7 +9,7 @@ use crate::background::kubernetes_service::KubernetesService;
 use crate::background::{self, system_objects};
 use crate::object::{Index, Store};
 use crate::server::{Parts, Server};
-use crate::service_allocation::ServiceRange;
+use crate::service_allocation::ServiceRanges;
 use crate::start::{Error, authenticator, store_options};
 use access::authz::Policy;
 use access::pki::Pki;
@@ -64,7 +64,7 @@ impl ServerTemplate {
     }
 
     async fn create_objects(dir: &Path) -> Result<ServerTemplate, Error> {
-        let api_address = ServiceRange::default().api_address();
+        let api_address = ServiceRanges::default().api_address();
         let names = [ADDRESS.ip().to_string(), api_address.to_string()];
         let pki = Arc::new(Pki::load_or_create(dir, &names)?);
         let keys = Keys {
@@ -134,7 +134,7 @@ impl SimulatedServer {
             authenticator: authenticator(&keys.pki, &store)?,
             address: ADDRESS.to_string(),
             ca_certificate: keys.pki.ca_certificate().to_owned(),
-            service_range: ServiceRange::default(),
+            service_ranges: ServiceRanges::default(),
             nodes: keys.nodes.clone(),
             audit: None,
             built_in: keys.built_in.clone(),

@@ -520,7 +520,7 @@ async fn a_188_the_audit_log_has_the_real_and_the_impersonated_user() {
         data_dir: dir.path().join("data"),
         listen: "127.0.0.1:0".parse().unwrap(),
         store: server::StoreChoice::Embedded,
-        service_range: Default::default(),
+        service_ranges: Default::default(),
         audit_log: Some(server::AuditConfig::at(log.clone())),
         controllers: false,
     };

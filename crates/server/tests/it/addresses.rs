@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, config};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
-use server::{Config, ServiceRange};
+use server::{Config, ServiceRanges};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const RANGE: &str = "/apis/networking.k8s.io/v1/servicecidrs/kubernetes";
 
 fn with_range(dir: &Path, range: &str) -> Config {
-    Config { service_range: ServiceRange::from_option(range).unwrap(), ..config(dir) }
+    Config { service_ranges: ServiceRanges::from_option(range).unwrap(), ..config(dir) }
 }
 
 async fn started(dir: tempfile::TempDir, range: &str) -> Cluster {
@@ -67,7 +67,7 @@ async fn net_143_an_existing_cluster_keeps_its_range_and_reports_another_one() {
     cluster.running.stop().await;
     let cluster = started(cluster.dir, "10.7.16.0/20").await;
     assert_eq!(cluster.read(RANGE).await["spec"]["cidrs"], json!(["10.96.0.0/16"]));
-    assert_eq!(cluster.running.service_range(), ServiceRange::default());
+    assert_eq!(cluster.running.service_ranges(), ServiceRanges::default());
     let kubernetes = cluster.read(&format!("{SERVICES}/kubernetes")).await;
     assert_eq!(kubernetes["spec"]["clusterIP"], "10.96.0.1");
     assert!(is_named(&cluster, cluster.running.address, "10.96.0.1").await);

@@ -29,7 +29,7 @@ impl Audited {
             data_dir: dir.path().join("data"),
             listen: "127.0.0.1:0".parse().unwrap(),
             store: StoreChoice::Embedded,
-            service_range: Default::default(),
+            service_ranges: Default::default(),
             audit_log: Some(AuditConfig {
                 path: log.clone(),
                 policy,
@@ -187,7 +187,7 @@ async fn an_invalid_policy_is_an_error_with_a_reason() {
         data_dir: dir.path().join("data"),
         listen: "127.0.0.1:0".parse().unwrap(),
         store: StoreChoice::Embedded,
-        service_range: Default::default(),
+        service_ranges: Default::default(),
         audit_log: Some(AuditConfig { policy: Some(policy), ..AuditConfig::at(path) }),
         controllers: false,
     };

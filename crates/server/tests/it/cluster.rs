@@ -105,7 +105,7 @@ pub(crate) fn config(dir: &std::path::Path) -> Config {
         data_dir: dir.into(),
         listen: "127.0.0.1:0".parse().unwrap(),
         store: StoreChoice::Embedded,
-        service_range: Default::default(),
+        service_ranges: Default::default(),
         audit_log: None,
         controllers: true,
     }

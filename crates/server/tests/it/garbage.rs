@@ -76,7 +76,7 @@ impl Bed {
             data_dir: home.path().to_owned(),
             listen: "127.0.0.1:0".parse().unwrap(),
             store: StoreChoice::Embedded,
-            service_range: Default::default(),
+            service_ranges: Default::default(),
             audit_log: None,
             controllers: false,
         };

@@ -96,7 +96,7 @@ async fn other_users_cannot_read_the_data_directory_or_the_store() {
         data_dir: data_dir.clone(),
         listen: "127.0.0.1:0".parse().unwrap(),
         store: StoreChoice::Embedded,
-        service_range: Default::default(),
+        service_ranges: Default::default(),
         audit_log: None,
         controllers: false,
     };

@@ -9,6 +9,7 @@ mod admission;
 mod audit;
 mod custom_resources;
 mod deletion;
+mod dual_stack;
 mod eviction;
 mod flood;
 mod forms;

@@ -130,8 +130,8 @@ async fn an_address_that_another_service_has_is_not_taken_from_it() {
         .ok();
     cluster.delete(&format!("{ranges}/kubernetes")).await.ok();
     cluster.running.stop().await;
-    let service_range = server::ServiceRange::from_option("10.7.16.0/20").unwrap();
-    let config = server::Config { service_range, ..crate::cluster::config(cluster.dir.path()) };
+    let service_ranges = server::ServiceRanges::from_option("10.7.16.0/20").unwrap();
+    let config = server::Config { service_ranges, ..crate::cluster::config(cluster.dir.path()) };
     let cluster = Cluster::with(cluster.dir, config).await;
     assert_eq!(cluster.read(DNS).await["spec"]["clusterIP"], "10.96.0.10", "it keeps its address");
     let service = "/api/v1/namespaces/kube-system/services";

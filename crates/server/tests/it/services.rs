@@ -136,8 +136,8 @@ async fn net_147_net_148_automatic_allocation_leaves_the_lower_bands_to_users() 
 #[tokio::test]
 async fn net_149_a_full_range_is_an_internal_error_and_a_dry_run_allocates_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let service_range = server::ServiceRange::from_option("10.7.7.0/27").unwrap();
-    let config = server::Config { service_range, ..crate::cluster::config(dir.path()) };
+    let service_ranges = server::ServiceRanges::from_option("10.7.7.0/27").unwrap();
+    let config = server::Config { service_ranges, ..crate::cluster::config(dir.path()) };
     let cluster = Cluster::with(dir, config).await;
     // 30 usable ones, of which .17 to .30 are the upper band; .1 and .10 have owners.
     let mut order = Vec::new();

@@ -3,14 +3,14 @@
 //! | listener | paths | rule |
 //! |---|---|---|
 //! | 0.0.0.0:10256 | `/healthz`, `/livez` | NET-65, T-NET-20 |
-//! | 127.0.0.1:10249 | `/metrics`, `/healthz`, `/proxyMode` | NET-66 |
+//! | 127.0.0.1:10249 | `/metrics`, `/healthz`, `/proxyMode`, `/configz` | NET-66 |
 //! | `healthCheckNodePort` of a Service | any | NET-42, NET-43, T-NET-19 |
 
 use super::ProxyState;
 use super::http::{Listener, Reply};
 use crate::Watched;
 use client::ObjectKey;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,6 +64,7 @@ pub async fn start(
     mut registries: Vec<Arc<metrics::Registry>>,
     config: HealthConfig,
 ) -> HealthServers {
+    let settings = settings(&config);
     let health = Health {
         watched: watched.clone(),
         state: state.clone(),
@@ -78,7 +79,8 @@ pub async fn start(
         listeners.extend(open(address, move |path| health.answer(path)).await);
     }
     if let Some(address) = config.metrics {
-        listeners.extend(open(address, move |path| metrics_page(&registries, path)).await);
+        listeners
+            .extend(open(address, move |path| metrics_page(&registries, &settings, path)).await);
     }
     let checks = tokio::spawn(follow_checks(health, state, config.addresses));
     HealthServers { _listeners: listeners, checks }
@@ -133,10 +135,21 @@ impl Health {
         };
         let code = if ok { 200 } else { 503 };
         self.answers.add(counter, &[("code", &code.to_string())], 1);
+        let families = self.families().into_iter().map(|family| {
+            format!("\"{family}\":{{\"lastUpdated\":\"{now}\",\"healthy\":{healthy}}}")
+        });
+        let families = families.collect::<Vec<_>>().join(",");
         let body = format!(
-            "{{\"lastUpdated\":\"{now}\",\"currentTime\":\"{now}\",\"healthy\":{healthy}{eligible}}}"
+            "{{\"lastUpdated\":\"{now}\",\"currentTime\":\"{now}\",\"healthy\":{healthy},\
+             \"status\":{{{families}}}{eligible}}}"
         );
         Reply::json(code, body)
+    }
+
+    /// The families of Services. One transaction has the rules of both, so they are healthy or not together.
+    fn families(&self) -> BTreeSet<&'static str> {
+        let ranges = self.watched.service_ranges();
+        ranges.iter().map(|range| if range.is_ipv4() { "IPv4" } else { "IPv6" }).collect()
     }
 
     /// The health check port of a Service.
@@ -154,7 +167,20 @@ impl Health {
     }
 }
 
-fn metrics_page(registries: &[Arc<metrics::Registry>], path: &str) -> Reply {
+/// The settings of upstream's proxy that this one has, with upstream's names.
+fn settings(config: &HealthConfig) -> String {
+    let text = |address: Option<SocketAddr>| {
+        address.map_or_else(String::new, |address| address.to_string())
+    };
+    let (name, health) = (&config.node_name, text(config.health));
+    let metrics = text(config.metrics);
+    format!(
+        "{{\"kubeproxy.config.k8s.io\":{{\"HostnameOverride\":\"{name}\",\"HealthzBindAddress\":\"{health}\",\
+         \"MetricsBindAddress\":\"{metrics}\",\"Mode\":\"nftables\",\"NodePortAddresses\":[\"primary\"]}}}}"
+    )
+}
+
+fn metrics_page(registries: &[Arc<metrics::Registry>], settings: &str, path: &str) -> Reply {
     match path {
         "/metrics" => {
             let mut page = metrics::Page::default();
@@ -163,6 +189,7 @@ fn metrics_page(registries: &[Arc<metrics::Registry>], path: &str) -> Reply {
         }
         "/healthz" => Reply::text(200, "ok".to_owned()),
         "/proxyMode" => Reply::text(200, "nftables".to_owned()),
+        "/configz" => Reply::json(200, settings.to_owned()),
         _ => Reply::not_found(),
     }
 }

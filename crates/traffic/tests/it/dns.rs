@@ -11,6 +11,8 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType::{A, AAAA, CNAME, PTR, SRV, TXT};
 use serde_json::json;
 use std::collections::BTreeSet;
+use testbed::TestServer;
+use testbed::server::Options;
 
 /// NET-112: the names of the conformance tests, over both transports, as they appear and change.
 #[tokio::test]
@@ -64,6 +66,30 @@ async fn net_112_names_of_the_conformance_tests_are_answered_over_udp_and_tcp() 
     let endpoints = json!([{ "addresses": ["10.0.0.1"], "conditions": { "ready": false } }]);
     bed.replace_endpoints("dns-test-service-1", endpoints).await;
     bed.until(headless, A, |answer| answer.response_code == ResponseCode::NXDomain).await;
+}
+
+/// NET-26, NET-96, NET-112: the addresses of both families of a Service, and their reverse names.
+#[tokio::test]
+async fn net_112_services_with_both_families_have_addresses_of_both() {
+    let options = Options::with_service_ranges("fd77:96::/112,10.96.0.0/16");
+    let bed = Bed::of(TestServer::with(options).await, 53, "").await;
+    bed.until("kubernetes.default.svc.cluster.local", AAAA, |answer| {
+        data(answer) == ["fd77:96::1"]
+    })
+    .await;
+    let spec = json!({ "ipFamilyPolicy": "RequireDualStack", "ports": [{ "port": 80 }],
+                       "clusterIPs": ["fd77:96::77", "10.96.7.7"] });
+    bed.service("web", spec).await;
+    let name = "web.default.svc.cluster.local";
+    bed.until(name, AAAA, |answer| data(answer) == ["fd77:96::77"]).await;
+    assert_eq!(data(&bed.udp(name, A).await), ["10.96.7.7"]);
+    let nibbles = "7.7.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.7.7.d.f.ip6.arpa";
+    for reverse in [nibbles, "7.7.96.10.in-addr.arpa"] {
+        assert_eq!(data(&bed.udp(reverse, PTR).await), [format!("{name}.")]);
+    }
+    bed.patch_service("web", json!({ "spec": { "ipFamilyPolicy": "SingleStack" } })).await;
+    bed.until(name, A, |answer| answer.answers.is_empty()).await;
+    assert_eq!(data(&bed.udp(name, AAAA).await), ["fd77:96::77"]);
 }
 
 /// NET-98, NET-99: an ExternalName that changes its target, then its type.

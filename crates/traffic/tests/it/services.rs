@@ -1,5 +1,6 @@
 //! The Service proxy with a real API server, the real kernel and real connections.
 
+mod dual_stack;
 mod edges;
 
 use crate::isolated::{
@@ -8,7 +9,7 @@ use crate::isolated::{
 use client::{DeleteOptions, ObjectKey};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use network::{Attachment, Pods, Services, ServicesConfig};
+use network::{Attachment, Pods, PodsConfig, Services, ServicesConfig};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -36,12 +37,17 @@ struct Cluster {
 
 impl Cluster {
     async fn start(directory: &Path) -> Cluster {
-        let server = TestServer::with_service_account().await;
-        let node = json!({ "metadata": { "name": NODE }, "status": {
-            "addresses": [{ "type": "InternalIP", "address": "192.0.2.1" }] } });
+        Cluster::with(TestServer::with_service_account().await, config(directory)).await
+    }
+
+    async fn with(server: TestServer, pods: PodsConfig) -> Cluster {
+        let node = json!({ "metadata": { "name": NODE }, "status": { "addresses": [
+            { "type": "InternalIP", "address": "192.0.2.1" },
+            { "type": "InternalIP", "address": "2001:db8::1" }] } });
         server.admin().create::<Node>(&typed::from_value(node).unwrap()).await.unwrap();
-        let pods = Pods::open(config(directory)).await.unwrap();
+        let pods = Pods::open(pods).await.unwrap();
         run("ip link add up0 type veth peer name down0; ip address add 192.0.2.1/24 dev up0
+             ip address add 2001:db8::1/64 dev up0 nodad
              ip link set up0 up; ip link set down0 up; ip route add default via 192.0.2.2");
         let client = server.node(NODE); // With the rights of an agent.
         let watched = Watched::start(&client);
@@ -49,7 +55,7 @@ impl Cluster {
         let rules = Services::open(&ServicesConfig {
             table: "landfall-services".into(),
             service_ranges: watched.service_ranges(),
-            pod_ranges: vec![cidr("10.77.0.0/16")],
+            pod_ranges: vec![cidr("10.77.0.0/16"), cidr("fd77:3::/32")],
             gateways: pods.gateways(),
         });
         let config =
@@ -214,8 +220,14 @@ fn health_is_served_over_http() {
             body.contains("\"lastUpdated\"") && body.contains("\"nodeEligible\":true"),
             "{body}"
         );
+        assert!(body.contains("\"status\":{\"IPv4\":{\"lastUpdated\""), "{body}");
         let mode = spawn_blocking(|| get(METRICS, "/proxyMode")).await.unwrap();
         assert!(mode.ends_with("nftables"), "{mode}");
+        let settings = spawn_blocking(|| get(METRICS, "/configz")).await.unwrap();
+        let (_, settings) = settings.split_once("\r\n\r\n").unwrap();
+        let settings: Value = serde_json::from_str(settings).unwrap();
+        assert_eq!(settings["kubeproxy.config.k8s.io"]["Mode"], "nftables");
+        assert_eq!(settings["kubeproxy.config.k8s.io"]["HealthzBindAddress"], HEALTH);
 
         let taint = json!({ "spec": { "taints": [
             { "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" }] } });

@@ -94,6 +94,18 @@ impl Cluster {
         Cluster { _ends: Some(ends), ..Cluster::run(command, dir, args) }
     }
 
+    /// The same, with pod and Service addresses of both IP families.
+    pub(crate) fn with_both_families(images: &[&str]) -> Cluster {
+        let dir = tempfile::tempdir().expect("a directory for the cluster");
+        import_all(dir.path(), images);
+        let mut command = up(&dir.path().join("data"));
+        let pods = format!("{},{}", pod_range(), pod_range_v6());
+        let services = format!("{},{}", service_range(), service_range_v6());
+        command.args(node_args_with(pods, services));
+        let ends = Ends(dir.path().join("data"));
+        Cluster { _ends: Some(ends), ..Cluster::run(command, dir, &[]) }
+    }
+
     /// The same, with a data directory that is given as a relative path.
     pub(crate) fn with_node_beside(dir: TempDir, args: &[&str]) -> Cluster {
         let mut command = up(Path::new("data"));
@@ -236,6 +248,10 @@ impl Drop for Ends {
 
 /// Tests run in parallel on one machine, so each has its own link and address range.
 pub(crate) fn node_args() -> Vec<String> {
+    node_args_with(pod_range(), service_range())
+}
+
+fn node_args_with(pods: String, services: String) -> Vec<String> {
     let words = ["--node-name", "n1", "--node-listen", "0.0.0.0:0", "--pod-link"];
     let mut args: Vec<String> = words.map(str::to_owned).to_vec();
     args.push(node_link());
@@ -248,7 +264,7 @@ pub(crate) fn node_args() -> Vec<String> {
     if let Some(runtime) = other_runtime() {
         args.extend(["--runtime".into(), runtime]);
     }
-    args.extend(["--pod-cidr".into(), pod_range(), "--service-cidr".into(), service_range()]);
+    args.extend(["--pod-cidr".into(), pods, "--service-cidr".into(), services]);
     args
 }
 
@@ -267,6 +283,14 @@ pub(crate) fn pod_range() -> String {
 pub(crate) fn service_range() -> String {
     let range = reserved_range();
     format!("10.{}.{}.0/20", range / 16, range % 16 * 16)
+}
+
+fn pod_range_v6() -> String {
+    format!("fd6c:66:{:x}::/56", reserved_range())
+}
+
+fn service_range_v6() -> String {
+    format!("fd6c:67:{:x}::/112", reserved_range())
 }
 
 fn reserved_range() -> u32 {

@@ -69,13 +69,13 @@ pub(super) fn apply(kubectl: &Kubectl, manifest: &str) {
 }
 
 /// A pod that sends requests.
-fn client(kubectl: &Kubectl) {
+pub(super) fn client(kubectl: &Kubectl) {
     kubectl.ok("kubectl run client --image=python:1 --labels=app=client -- sleep 1000
                 kubectl wait --for=condition=Ready pod/client --timeout=30s");
 }
 
 /// The command that requests a URL from the pod `client` and prints the answer. It trusts the cluster's authority.
-fn fetch(url: &str) -> String {
+pub(super) fn fetch(url: &str) -> String {
     format!(
         "kubectl exec client -- python3 -c '
 import ssl, urllib.request

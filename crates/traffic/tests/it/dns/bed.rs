@@ -38,7 +38,11 @@ impl Bed {
 
     /// A DNS server that forwards to the servers in `resolv_conf`, at `port`.
     pub(super) async fn with_upstream(port: u16, resolv_conf: &str) -> Bed {
-        let server = TestServer::start().await;
+        Bed::of(TestServer::start().await, port, resolv_conf).await
+    }
+
+    /// The same, for this API server.
+    pub(super) async fn of(server: TestServer, port: u16, resolv_conf: &str) -> Bed {
         let client = server.admin();
         let watched = Watched::start(&client);
         watched.synced().await;
