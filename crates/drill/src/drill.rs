@@ -196,6 +196,8 @@ async fn measure(experiment: &Experiment<'_>, original: &Original) -> Result<Dri
 struct Session<'a> {
     experiment: &'a Experiment<'a>,
     configured: Setting,
+    /// What the pods have at the moment.
+    installed: Setting,
     search: Search,
     runs: Vec<Run>,
     notes: Vec<String>,
@@ -209,6 +211,7 @@ impl<'a> Session<'a> {
         Session {
             experiment,
             configured: configured(experiment.target),
+            installed: configured(experiment.target),
             search: Search::new(options.pre_stop_max, &options.levels()),
             runs: Vec::new(),
             notes: Vec::new(),
@@ -218,7 +221,7 @@ impl<'a> Session<'a> {
     }
 
     async fn measure_all(&mut self) -> Result<()> {
-        self.run(self.configured, false).await?;
+        self.run(self.configured).await?;
         if !self.experiment.options.search {
             self.notes.push("only measured, because --no-search was given".to_owned());
             return Ok(());
@@ -232,7 +235,7 @@ impl<'a> Session<'a> {
                 if !self.time_for_another() {
                     return Ok(());
                 }
-                self.run(self.setting(seconds), true).await?;
+                self.run(self.setting(seconds)).await?;
             }
             if self.verify().await? {
                 break;
@@ -250,7 +253,7 @@ impl<'a> Session<'a> {
             if !self.time_for_another() {
                 return Ok(true);
             }
-            self.run(setting, true).await?;
+            self.run(setting).await?;
         }
         let tally = tally_of(&self.runs, setting);
         if !tally.reaches(target) || self.search.smallest(target) != Some(seconds) {
@@ -261,8 +264,12 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    async fn run(&mut self, setting: Setting, change: bool) -> Result<()> {
-        let run = self.experiment.run(setting, change).await?;
+    async fn run(&mut self, setting: Setting) -> Result<()> {
+        if setting != self.installed {
+            self.experiment.install(setting).await?;
+            self.installed = setting;
+        }
+        let run = self.experiment.run(setting).await?;
         self.search.add(setting.pre_stop_seconds, run.tally());
         if setting.pre_stop_seconds == 0 || self.runs.is_empty() {
             self.search.suggest(first_guess(&run, self.experiment.target.slow_seconds));

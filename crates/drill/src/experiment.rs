@@ -66,13 +66,13 @@ pub(crate) struct Experiment<'a> {
 }
 
 impl Experiment<'_> {
-    /// Measures these values; runs on a saturated machine are repeated. With `change` false the workload keeps its own
-    /// hook and grace period, which must be those of `setting`.
-    pub(crate) async fn run(&self, setting: Setting, change: bool) -> Result<Run> {
+    /// Measures these values, which the present pods must have ([`Experiment::install`]); runs on a saturated machine are
+    /// repeated.
+    pub(crate) async fn run(&self, setting: Setting) -> Result<Run> {
         let mut reason = String::new();
         for attempt in 1..=ATTEMPTS_MAX {
             (self.report)(Progress::RunStarted { setting, attempt });
-            let (run, discarded) = self.measure(setting, change).await?;
+            let (run, discarded) = self.measure(setting).await?;
             match discarded {
                 None => {
                     (self.report)(Progress::RunDone { setting, tally: run.tally() });
@@ -87,8 +87,23 @@ impl Experiment<'_> {
         Err(Error::Saturated { why: reason, attempts: ATTEMPTS_MAX })
     }
 
+    /// Replaces all pods by ones with these values. A restart terminates the pods that are there, so the new values count
+    /// only from the next one on.
+    pub(crate) async fn install(&self, setting: Setting) -> Result<()> {
+        (self.report)(Progress::Installing { setting });
+        let written = self.restart(Some(setting)).await?;
+        let silent = |_: &str| {};
+        rollout::wait(self.client, &written, self.observer, self.interrupt, &silent).await?;
+        self.interrupt.sleep(self.proxy_delay()).await
+    }
+
+    /// How long the packet rules of nodes lag behind.
+    fn proxy_delay(&self) -> Duration {
+        self.options.proxy_delay.as_ref().map_or(Duration::ZERO, |delay| delay.longest)
+    }
+
     /// One run, and why it must be discarded.
-    async fn measure(&self, setting: Setting, change: bool) -> Result<(Run, Option<String>)> {
+    async fn measure(&self, setting: Setting) -> Result<(Run, Option<String>)> {
         let options = self.options;
         let requester = Requester::new(self.target.address.clone(), options.timeout);
         let before = CpuTime::now();
@@ -98,7 +113,7 @@ impl Experiment<'_> {
         let mut restarts = Vec::new();
         for number in 1..=options.restarts {
             let at = load.elapsed();
-            let written = self.restart(change.then_some(setting)).await?;
+            let written = self.restart(None).await?;
             let tick = |state: &str| {
                 let (failed, ended) = load.count();
                 (self.report)(Progress::Tick { restart: number, failed, ended, state });
@@ -108,8 +123,7 @@ impl Experiment<'_> {
             let (rollout, settled) = (rollout.as_secs_f64(), settled.as_secs_f64());
             restarts.push(Restart { at, rollout, settled });
         }
-        let delay = options.proxy_delay.as_ref().map_or(Duration::ZERO, |delay| delay.longest);
-        self.interrupt.sleep(TAIL + delay).await?;
+        self.interrupt.sleep(TAIL + self.proxy_delay()).await?;
         let (began, length) = (load.began, load.elapsed());
         let recorded = load.finish().await;
         let discarded = verdict(&recorded, before, CpuTime::now());

@@ -72,11 +72,12 @@ fn is_program(word: &str, name: &str) -> bool {
 }
 
 /// The `lifecycle` of a strategic merge patch that makes the hook a sleep of this length; zero removes it.
-pub(crate) fn sleep_patch(seconds: u32) -> Value {
-    match seconds {
-        0 => json!({ "preStop": null }),
+pub(crate) fn sleep_patch(seconds: u32, present: &Hook) -> Value {
+    match (seconds, present) {
+        (0, _) => json!({ "preStop": null }),
+        (seconds, Hook::None) => json!({ "preStop": { "sleep": { "seconds": seconds } } }),
         // The other handlers are named, because a merge keeps what it does not name.
-        seconds => json!({ "preStop": {
+        (seconds, _) => json!({ "preStop": {
             "sleep": { "seconds": seconds }, "exec": null, "httpGet": null, "tcpSocket": null,
         }}),
     }

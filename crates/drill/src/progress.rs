@@ -5,6 +5,10 @@ use crate::search::Tally;
 
 #[derive(Debug, Clone, Copy)]
 pub enum Progress<'a> {
+    /// The pods are replaced by ones with these values, before a run.
+    Installing {
+        setting: Setting,
+    },
     /// A run with these values begins; further attempts follow discarded ones.
     RunStarted {
         setting: Setting,

@@ -3,7 +3,7 @@
 //! `patch` and `state` are pure; `wait` asks the API until the rollout is complete and all replaced pods are gone.
 
 use crate::error::{Error, Result};
-use crate::hook;
+use crate::hook::{self, Hook};
 use crate::interrupt::Interrupt;
 use crate::observer::Observer;
 use crate::workload::Workload;
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 pub(crate) const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 
 /// How often the state of a rollout is read.
-const POLL: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(100);
 /// How long a rollout may take at most.
 const ROLLOUT_MAX: Duration = Duration::from_secs(900);
 /// A new pod that cannot start for this long stops the drill.
@@ -49,10 +49,10 @@ pub(crate) fn patch(
 /// The part of a pod's spec that sets these values.
 pub(crate) fn values(workload: &Workload, container: &str, setting: Setting) -> Value {
     let mut spec = json!({ "terminationGracePeriodSeconds": setting.grace_seconds });
-    let without_hook = workload.container(container).is_none_or(|one| one.lifecycle.is_none());
+    let present = workload.container(container).map_or(Hook::None, Hook::of);
     // An empty `lifecycle` would differ from none.
-    if setting.pre_stop_seconds > 0 || !without_hook {
-        let lifecycle = hook::sleep_patch(setting.pre_stop_seconds);
+    if setting.pre_stop_seconds > 0 || present != Hook::None {
+        let lifecycle = hook::sleep_patch(setting.pre_stop_seconds, &present);
         spec["containers"] = json!([{ "name": container, "lifecycle": lifecycle }]);
     }
     spec

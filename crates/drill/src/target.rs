@@ -18,6 +18,10 @@ use tokio::time::Instant;
 /// How long an address is tried.
 const TRY_MAX: Duration = Duration::from_secs(3);
 
+/// How long addresses are tried altogether: proxies may be slow to learn of new endpoints.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_POLL: Duration = Duration::from_millis(300);
+
 /// What a drill works on.
 #[derive(Debug, Clone)]
 pub struct Target {
@@ -158,18 +162,27 @@ async fn first_that_answers(
     }
     // Without the right to list nodes, node ports are not tried.
     let nodes = client.list::<Node>(&Selection::default()).await.unwrap_or_default();
-    let mut tried = Vec::new();
-    for Candidate { host, port, what } in service::candidates(service, port, &nodes) {
-        let address = Address { host, port };
-        match probe(&address, &paths.usual, TRY_MAX).await.0 {
-            Ok(_) | Err(Failure::ServerError) => {
-                return Ok((address, format!("{what} of Service {name}")));
+    let candidates = service::candidates(service, port, &nodes);
+    let end = Instant::now() + ANSWER_MAX;
+    loop {
+        let mut tried = Vec::new();
+        for Candidate { host, port, what } in &candidates {
+            let address = Address { host: host.clone(), port: *port };
+            match probe(&address, &paths.usual, TRY_MAX).await.0 {
+                Ok(_) | Err(Failure::ServerError) => {
+                    return Ok((address, format!("{what} of Service {name}")));
+                }
+                Err(failure) => tried.push(format!("{what} {address} ({})", failure.phrase())),
             }
-            Err(failure) => tried.push(format!("{what} {address} ({})", failure.phrase())),
         }
+        if tried.is_empty() {
+            tried.push("none, because it has no address".to_owned());
+        }
+        if candidates.is_empty() || Instant::now() >= end {
+            return Err(Error::Unreachable { service: name.clone(), tried: tried.join(", ") });
+        }
+        tokio::time::sleep(ANSWER_POLL).await;
     }
-    let tried = if tried.is_empty() { "none: it has no address".into() } else { tried.join(", ") };
-    Err(Error::Unreachable { service: name.clone(), tried })
 }
 
 /// None: the server shows no EndpointSlices to us.

@@ -26,6 +26,11 @@ impl ProgressLine {
     pub(crate) fn show(&self, event: Progress<'_>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
+            Progress::Installing { setting } => {
+                let (hook, grace) = (setting.pre_stop_seconds, setting.grace_seconds);
+                state.heading = format!("setting preStop {hook} s, grace {grace} s");
+                self.overwrite(&mut state, "");
+            }
             Progress::RunStarted { setting, attempt } => {
                 state.run += usize::from(attempt == 1);
                 let (hook, grace) = (setting.pre_stop_seconds, setting.grace_seconds);
