@@ -143,21 +143,24 @@ fn explain_cut(lost: Lost, pod: &PodTimeline) -> Option<(Step, u8, f64)> {
     before_stop(at, pod).map(|distance| (Step::PreStop, 3, distance)).or_else(|| starting(at, pod))
 }
 
+/// Rules begin to change when the pod is deleted, so of several pods the one that was deleted last explains it best.
 fn explain_refused(lost: Lost, pod: &PodTimeline) -> Option<(Step, u8, f64)> {
     let at = lost.failed;
-    if let Some(distance) = after_exit(at, pod) {
-        return Some((Step::AfterExit, 0, distance));
+    let since_deletion = |since| pod.deleted().map_or(since, |deleted| (at - deleted).max(0.0));
+    if let Some(since) = after_exit(at, pod) {
+        return Some((Step::AfterExit, 0, since_deletion(since)));
     }
-    if let Some(distance) = while_stopping(at, pod) {
-        return Some((Step::AfterStopSignal, 0, distance));
+    if let Some(since) = while_stopping(at, pod) {
+        return Some((Step::AfterStopSignal, 0, since_deletion(since)));
     }
     starting(at, pod).or_else(|| before_stop(at, pod).map(|distance| (Step::PreStop, 3, distance)))
 }
 
 /// A request without an answer: it was sent to a pod that was gone, or the pod went away with it.
 fn explain_timeout(lost: Lost, pod: &PodTimeline) -> Option<(Step, u8, f64)> {
-    if let Some(distance) = after_exit(lost.sent, pod) {
-        return Some((Step::AfterExit, 0, distance));
+    if let Some(since) = after_exit(lost.sent, pod) {
+        let since = pod.deleted().map_or(since, |deleted| (lost.sent - deleted).max(0.0));
+        return Some((Step::AfterExit, 0, since));
     }
     let within = |moment: Option<f64>| {
         moment.filter(|at| (lost.sent..=lost.failed).contains(at)).map(|at| at - lost.sent)

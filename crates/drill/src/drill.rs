@@ -151,8 +151,10 @@ pub async fn run(
             report(Progress::Restored);
             Ok(drilled)
         }
-        (Err(error), Ok(_)) => {
-            report(Progress::Restored);
+        (Err(error), Ok(restored)) => {
+            if restored.workload {
+                report(Progress::Restored);
+            }
             Err(error)
         }
         (measured, Err(error)) => Err(not_restored(target, measured.err(), &error)),

@@ -10,6 +10,11 @@ use serde::Serialize;
 
 /// How long a pod takes from its creation until its server listens, if nothing else is known.
 pub const STARTUP_ASSUMED: f64 = 1.0;
+/// How long a pod takes from its creation until its node begins to start it. Probes are due at multiples of their period
+/// after that.
+const PLACED_ASSUMED: f64 = 0.2;
+/// How long a controller takes to act on a change.
+const REACTION_ASSUMED: f64 = 0.1;
 /// A stop signal gets at least this long, even if the hook used up the grace period.
 const STOP_WINDOW: f64 = 2.0;
 /// Pods that a forecast covers at most.
@@ -22,6 +27,8 @@ pub struct RolloutModel {
     pub strategy: Strategy,
     /// From the creation of a pod until it is ready.
     pub ready: f64,
+    /// From a change until the controller has acted on it.
+    pub reaction: f64,
     pub min_ready: f64,
     pub pre_stop: f64,
     /// From the stop signal until the exit, in the best case.
@@ -84,6 +91,7 @@ impl RolloutModel {
             replicas: workload.replicas,
             strategy,
             ready: ready.fold(startup, f64::max),
+            reaction: REACTION_ASSUMED,
             min_ready: f64::from(workload.min_ready),
             pre_stop: f64::from(pre_stop).min(grace),
             shutdown: 0.0,
@@ -98,6 +106,7 @@ impl RolloutModel {
         let mut assumptions = self.assumptions.clone();
         assumptions
             .push("new pods find room at once, and their images are on the nodes".to_owned());
+        assumptions.push(format!("controllers act within {REACTION_ASSUMED} s"));
         let replaced = |at: &f64| Replaced {
             deleted: *at,
             stop_signal: at + self.pre_stop,
@@ -118,6 +127,11 @@ impl RolloutModel {
     /// From the deletion until the exit.
     fn exit_best(&self) -> f64 {
         (self.pre_stop + self.shutdown).min(self.exit_worst())
+    }
+
+    /// From the change that makes room for a new pod until that pod is available.
+    fn successor(&self) -> f64 {
+        self.reaction + self.ready + self.min_ready
     }
 
     fn exit_worst(&self) -> f64 {
@@ -146,7 +160,7 @@ impl RolloutModel {
             loop {
                 let created = available + coming.len() as i32;
                 let more = (wanted + surge - old - created).min(wanted - created).max(0);
-                coming.extend((0..more).map(|_| now + self.ready + self.min_ready));
+                coming.extend((0..more).map(|_| now + self.successor()));
                 let fewer = (old + available - min_available).clamp(0, old);
                 old -= fewer;
                 deletions.extend((0..fewer).map(|_| now));
@@ -171,7 +185,7 @@ impl RolloutModel {
 
     fn recreate(&self, exit: f64) -> Simulated {
         let deletions = vec![0.0; usize::try_from(self.replicas).unwrap_or(0)];
-        let complete = exit + self.ready + self.min_ready;
+        let complete = exit + self.successor();
         Simulated::new(complete, exit, self.replicas, deletions)
     }
 
@@ -183,7 +197,7 @@ impl RolloutModel {
         while left > 0 {
             let batch = left.min(unavailable.max(1));
             deletions.extend((0..batch).map(|_| now));
-            now += exit + self.ready + self.min_ready;
+            now += exit + self.successor();
             left -= batch;
         }
         Simulated::new(now, exit, self.replicas, deletions)
@@ -214,8 +228,9 @@ fn ready_after(container: &Container, startup: f64) -> f64 {
         let more = f64::from(probe.success_threshold.unwrap_or(1).max(1) - 1) * period;
         ((from + delay) / period).ceil() * period + more
     };
-    let started = after(startup, container.startup_probe.as_ref());
-    after(started, container.readiness_probe.as_ref())
+    let listens = (startup - PLACED_ASSUMED).max(0.0);
+    let started = after(listens, container.startup_probe.as_ref());
+    PLACED_ASSUMED + after(started, container.readiness_probe.as_ref())
 }
 
 #[cfg(test)]
@@ -230,6 +245,7 @@ mod tests {
             replicas,
             strategy,
             ready: 2.0,
+            reaction: 0.0,
             min_ready: 1.0,
             pre_stop: 5.0,
             shutdown: 1.0,
@@ -287,7 +303,7 @@ mod tests {
                 "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
                 "readinessProbe": {"initialDelaySeconds": 3, "periodSeconds": 2}}]}}}));
         let model = RolloutModel::of(&workload, Some(0.5)).unwrap();
-        assert_eq!(model.ready, 4.0, "3.5 s, at the next tick of two seconds");
+        assert_eq!(model.ready, 4.2, "at the next tick of two seconds after the node has the pod");
         assert_eq!((model.min_ready, model.pre_stop, model.grace), (4.0, 5.0, 20.0));
         assert_eq!(model.strategy, Strategy::Rolling { surge: 1, unavailable: 0 });
         let without = RolloutModel::of(&deployment(json!({})), None).unwrap();

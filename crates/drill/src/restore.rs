@@ -112,6 +112,8 @@ pub(crate) async fn begin(
 /// What was put back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restored {
+    /// The workload exists and has its own values again.
+    pub workload: bool,
     /// The pod template was changed back, so pods are being replaced.
     pub template: bool,
     pub nodes: usize,
@@ -140,11 +142,11 @@ pub(crate) async fn put_back(
     let current = Workload::find(client, id).await?;
     let Some(current) = current.filter(|current| current.annotations.contains_key(ANNOTATION))
     else {
-        return Ok(Restored { template: false, nodes });
+        return Ok(Restored { workload: false, template: false, nodes });
     };
     let patch = original.patch(&current);
     let restored = Workload::patch(client, id, &patch).await?;
-    Ok(Restored { template: restored.template != current.template, nodes })
+    Ok(Restored { workload: true, template: restored.template != current.template, nodes })
 }
 
 /// The present delay annotation of all nodes.

@@ -120,6 +120,22 @@ fn the_nearest_of_several_pods_is_chosen() {
     assert_eq!(of(lost(Failure::Cut, 4.0, 6.0)), Some(1));
 }
 
+/// The first pod took long to exit; the proxies had left it alone for seconds when the second one was deleted.
+#[test]
+fn a_refused_connection_belongs_to_the_pod_that_was_deleted_last() {
+    let slow = pod(
+        true,
+        &[
+            (1.0, PodEvent::Deleted),
+            (1.0, PodEvent::StopSignal),
+            (4.5, PodEvent::Exited { code: 0 }),
+        ],
+    );
+    let next = pod(true, &[(4.2, PodEvent::Deleted), (4.2, PodEvent::StopSignal)]);
+    let got = attribute(lost(Failure::Refused, 4.6, 4.6), &[slow, next], &[]);
+    assert_eq!((got.pod, got.step), (Some(1), Step::AfterStopSignal));
+}
+
 #[test]
 fn observed_times_get_more_tolerance_than_recorded_ones() {
     let marks = [

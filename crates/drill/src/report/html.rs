@@ -75,7 +75,7 @@ fn recommendation(out: &mut String, drilled: &Drilled) {
     let searched = drilled.runs.len() > 1 || drilled.recommended.is_some();
     if searched {
         out.push_str(
-            "<h2>Smallest values</h2>\n<table><thead><tr><th>answered</th><th>preStop</th>\
+            "<h2>Smallest values</h2>\n<table class=\"values\"><thead><tr><th>answered</th><th>preStop</th>\
                       <th>grace period</th></tr></thead><tbody>\n",
         );
         for (level, setting) in &drilled.levels {
@@ -134,7 +134,7 @@ fn advice(out: &mut String, drilled: &Drilled) {
 
 fn table(out: &mut String, drilled: &Drilled) {
     out.push_str(
-        "<h2>All measurements</h2>\n<table><thead><tr><th>preStop</th><th>grace</th><th>requests</th><th>lost</th>\
+        "<h2>All measurements</h2>\n<table class=\"runs\"><thead><tr><th>preStop</th><th>grace</th><th>requests</th><th>lost</th>\
          <th>answered</th><th>at 95 % confidence</th><th>rollout</th><th>forecast</th><th>all gone</th>\
          <th></th></tr></thead><tbody>\n",
     );
@@ -191,8 +191,12 @@ fn run_section(out: &mut String, drilled: &Drilled, index: usize, run: &Run) {
     out.push_str(
         "<span style=\"--c:var(--start)\">pod starts</span><span style=\"--c:var(--serve)\">ready</span>\
          <span style=\"--c:var(--hook)\">deleted, preStop</span><span style=\"--c:var(--stop)\">stop signal sent</span>\
-         <span style=\"--c:var(--gone)\">exited</span><span style=\"--c:var(--kill)\">SIGKILL</span></div></figure>\n",
+         <span style=\"--c:var(--gone)\">exited</span>",
     );
+    if run.killed_pods() > 0 {
+        out.push_str("<span style=\"--c:var(--kill)\">SIGKILL</span>");
+    }
+    out.push_str("</div></figure>\n");
     let losses = sorted_losses(run);
     if losses.is_empty() {
         out.push_str("<p>No request was lost.</p>\n");

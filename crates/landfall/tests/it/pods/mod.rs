@@ -10,6 +10,7 @@ mod crash_points;
 mod crashes;
 mod deleting;
 mod describe;
+mod drill;
 mod endings;
 mod features;
 mod host;
