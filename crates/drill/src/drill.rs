@@ -35,7 +35,7 @@ const SHUTDOWN_MIN: i64 = 2;
 /// How long nodes may take to use a changed delay.
 const DELAY_APPLIES: Duration = Duration::from_secs(2);
 
-/// How long [`settled`] waits at most, and how often it looks.
+/// How long the end of an earlier rollout is waited for at most, and how often it is looked at.
 const SETTLED_MAX: Duration = Duration::from_secs(300);
 const SETTLED_POLL: Duration = Duration::from_millis(300);
 
@@ -188,6 +188,11 @@ async fn measure(experiment: &Experiment<'_>, original: &Original) -> Result<Dri
             restore::set_proxy_delay(experiment.client, node, Some(&delay.text)).await?;
         }
         experiment.interrupt.sleep(DELAY_APPLIES).await?;
+    }
+    let replicas = experiment.target.workload.replicas;
+    let end = Instant::now() + SETTLED_MAX;
+    while experiment.observer.unsettled(replicas) > 0 && Instant::now() < end {
+        experiment.interrupt.sleep(SETTLED_POLL).await?; // Pods of an earlier rollout are terminating.
     }
     let mut session = Session::new(experiment);
     session.measure_all().await?;
