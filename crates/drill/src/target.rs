@@ -222,7 +222,7 @@ async fn check_paths(address: &Address, paths: &Paths, options: &Options) -> Res
                 return Err(bad(format!("no answer within {limit} s (--timeout)")));
             }
             Err(failure) => return Err(bad(failure.phrase().to_owned())),
-            Ok(status) if status == 404 => return Err(bad("404 Not Found".to_owned())),
+            Ok(404) => return Err(bad("404 Not Found".to_owned())),
             Ok(_) => slow_seconds = slow.then_some(seconds),
         }
     }

@@ -135,7 +135,9 @@ fn a_drill_finds_the_sleep_that_slow_proxies_need() {
         let runs = report["runs"].as_array().expect("a list");
         assert_attributed("as configured", &runs[0], &["refused after-stop-signal"]);
         let found = &report["recommended"];
-        assert_eq!((&found["values"]["preStopSeconds"], &found["lost"]), (&1.into(), &0.into()));
+        let seconds = found["values"]["preStopSeconds"].as_u64();
+        assert!(matches!(seconds, Some(1 | 2)), "{report:#}");
+        assert_eq!(found["lost"], 0, "{found:#}");
         for run in runs {
             assert_forecast(run);
         }
@@ -187,7 +189,10 @@ current-context: p
     let report: Value = serde_json::from_str(&output).expect("JSON");
     let run = &report["runs"][0];
     assert_eq!(run["pods"][0]["precise"], false, "there are no records");
-    assert_attributed("plain API", run, &["refused after-stop-signal", "refused after-exit"]);
+    // Connections that the server had not accepted when it closed its port are reset.
+    let expected =
+        ["refused after-stop-signal", "refused after-exit", "cut after-stop-signal", "cut at-exit"];
+    assert_attributed("plain API", run, &expected);
 }
 
 /// However a drill ends, the workload is as before, or the next command says how to restore it.
@@ -195,7 +200,8 @@ current-context: p
 fn an_interrupted_or_failed_drill_leaves_the_workload_as_it_was() {
     on_a_node(&["python"], |cluster, kubectl| {
         program(kubectl);
-        serve(kubectl, "web", "graceful", 30);
+        // Pods that are deleted while they start have no handler for SIGTERM yet, and use their whole grace period.
+        serve(kubectl, "web", "graceful", 3);
         let before = template(kubectl, "web");
         let start = || {
             let mut command = drill(cluster, &["deploy/web", "--yes"]);
