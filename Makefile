@@ -11,7 +11,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Targets run one after another, even with -j.
 .NOTPARALLEL:
-.PHONY: help up build check sim sim-endings test test-containerd test-endings-long test-identity test-history lint schema coverage rule bench install clean
+.PHONY: help up build check sim sim-endings test test-containerd test-endings-long test-drill-long test-identity test-history lint schema coverage rule bench install clean
 
 help:
 	@echo 'Run'
@@ -26,6 +26,7 @@ help:
 	@echo 'Longer tests'
 	@echo '  make test-containerd    all tests of pods on containerd'
 	@echo '  make test-endings-long  terminations that take up to a minute'
+	@echo '  make test-drill-long    drills with slow proxies and servers that stop badly'
 	@echo '  make test-identity      never two pods of one name: STORIES=20 of cut networks and killed nodes, from SEED=1'
 	@echo '  make test-history       reads and writes are linearizable: RUNS=100 with failing servers, from SEED=1'
 	@echo '  make sim                ten thousand simulated clusters each of terminations, identity and traffic, 100 that settle'
@@ -74,6 +75,10 @@ test-containerd: install
 test-endings-long: install
 	$(CARGO) nextest run --locked --package landfall --test it \
 		--ignore-default-filter -E 'test(/^endings::(hangs::|.*a_hook_of_45_seconds)/)' --test-threads 4
+
+test-drill-long: install
+	$(CARGO) nextest run --locked --package landfall --test it \
+		--ignore-default-filter -E 'test(/^pods::drill::long::/)'
 
 test-identity: install
 	LANDFALL_TEST_STORIES=$(STORIES) LANDFALL_TEST_SEED=$(or $(SEED),1) \

@@ -1,9 +1,11 @@
 //! The command line: every command, its options and its help.
 
+mod drill;
 mod node;
 mod server;
 mod values;
 
+pub(crate) use drill::{DrillCommand, Format as DrillFormat};
 pub(crate) use node::{Drain, GraceAfterRestart, NodeCommand, NodeOptions, POD_LINK};
 pub(crate) use server::{Common, ServerOptions};
 
@@ -141,6 +143,30 @@ pub(crate) enum Command {
     ///     landfall timeline web-1 -n shop --follow     # then: kubectl delete pod web-1 -n shop
     #[command(verbatim_doc_comment)]
     Timeline(TimelineCommand),
+    /// Restart a workload under load: which requests are lost, why, and what to change
+    ///
+    /// Sends requests to the workload's Service at fixed times, restarts its pods, and counts the requests
+    /// that get no good answer. Each loss is explained: refused, reset, cut by SIGKILL, timeout, and at which
+    /// step of a pod's termination. Then it varies the preStop sleep and the grace period to find the
+    /// smallest values that lose nothing, and prints the patch.
+    ///
+    ///     landfall drill deploy/web                              # measure, search, recommend
+    ///     landfall drill deploy/web --no-search --restarts 3     # only measure
+    ///     landfall drill deploy/web --connections new,keepalive,slow --slow-path /report
+    ///     landfall drill deploy/web --proxy-delay 400ms          # with slow proxies (landfall clusters)
+    ///     landfall drill deploy/web --yes --junit drill.xml --html drill.html   # in CI
+    ///     landfall drill deploy/web --apply                      # and set the recommended values
+    ///     landfall drill deploy/web --restore                    # after a drill was killed
+    ///     landfall drill --forecast -f web.yaml                  # peak pods, duration, kill times
+    ///
+    /// It restarts pods, so it says what it will do and asks first (--yes answers). At the end, on errors and
+    /// on Ctrl-C the workload gets its own values back. It works with any Kubernetes cluster; on landfall
+    /// the steps of each termination are exact.
+    ///
+    /// Exit codes: 0 the workload as it is reaches the target (or --apply has set values that do), 1 it
+    /// misses the target, 2 it could not be measured.
+    #[command(verbatim_doc_comment)]
+    Drill(Box<DrillCommand>),
     /// Print the version
     Version,
     /// Print a completion script for your shell

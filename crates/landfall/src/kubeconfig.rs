@@ -6,6 +6,10 @@
 //! All files in a home are read and written with that user's rights, so that they belong to the user and
 //! nothing is written that the user could not write.
 
+mod find;
+
+pub(crate) use find::find;
+
 use crate::command::{KubeconfigCommand, UpOptions};
 use crate::data_dir;
 use anyhow::{Context, bail, ensure};

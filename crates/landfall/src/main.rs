@@ -14,6 +14,7 @@ mod traffic;
 mod up;
 
 mod backup;
+mod drill;
 mod image;
 mod stop;
 mod timeline;
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     match run(&cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("landfall: {error:#}");
             if let Some(remedy) = hints::permission_remedy(&error) {
@@ -47,8 +48,17 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> anyhow::Result<()> {
+fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
+        Command::Drill(options) => drill::run(options),
+        other => run_other(other).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// Commands that have succeeded if they return no error.
+fn run_other(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Drill(_) => Ok(()),
         Command::Up(options) => up::run(options),
         Command::Stop { data_dir } => stop::stop(data_dir),
         Command::Down { data_dir } => stop::down(data_dir),

@@ -3,13 +3,12 @@
 //! An ordinary client of the API: it reads `terminations.landfall.dev`. `lifecycle::timeline` decides
 //! what is drawn.
 
-use crate::command::{DATA_DIR, TimelineCommand};
+use crate::command::TimelineCommand;
 use crate::{install_tls, kubeconfig};
 use anyhow::Context;
 use client::{Cache, Client, Selection};
 use lifecycle::timeline::{TerminationRecord, draw, draw_step};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 /// Width of the drawing if the shell does not set `COLUMNS`.
 const WIDTH: usize = 100;
@@ -24,7 +23,7 @@ pub(crate) fn run(options: &TimelineCommand) -> anyhow::Result<()> {
 }
 
 async fn show(options: &TimelineCommand) -> anyhow::Result<()> {
-    let kubeconfig = find_kubeconfig(options)?;
+    let kubeconfig = kubeconfig::find(options.kubeconfig.as_deref(), options.data_dir.as_deref())?;
     let client = Client::from_kubeconfig(&kubeconfig)
         .await
         .with_context(|| format!("cannot use {}", kubeconfig.display()))?;
@@ -101,50 +100,7 @@ async fn follow(
     }
 }
 
-/// The file that kubectl would use, else one that `landfall up` has written.
-fn find_kubeconfig(options: &TimelineCommand) -> anyhow::Result<PathBuf> {
-    if let Some(given) = &options.kubeconfig {
-        return Ok(given.clone());
-    }
-    if let Some(data_dir) = &options.data_dir {
-        return Ok(data_dir.join("kubeconfig"));
-    }
-    let variable = std::env::var_os("KUBECONFIG").filter(|path| !path.is_empty());
-    if let Some(first) = variable.and_then(|paths| std::env::split_paths(&paths).next()) {
-        return Ok(first);
-    }
-    let kube = std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube"));
-    let in_home = |name: &str| kube.as_ref().map(|kube| kube.join(name));
-    let in_data_dir = Path::new(DATA_DIR).join("kubeconfig");
-    let usual = [in_home("config"), in_home(kubeconfig::COPY), Some(in_data_dir)];
-    usual.into_iter().flatten().find(|path| path.is_file()).context(
-        "no kubeconfig found: name one with --kubeconfig, or export KUBECONFIG; `landfall up` prints \
-         where its own is",
-    )
-}
-
 fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     columns.unwrap_or(WIDTH)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::command::{Cli, Command};
-    use clap::Parser;
-
-    fn found(words: &[&str]) -> Result<PathBuf, String> {
-        let line = ["landfall", "timeline", "web"].iter().chain(words);
-        let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
-        let Command::Timeline(options) = cli.command else { unreachable!("it says timeline") };
-        find_kubeconfig(&options).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn a_data_directory_names_its_kubeconfig() {
-        assert_eq!(found(&["--data-dir", "/x"]), Ok("/x/kubeconfig".into()));
-        assert_eq!(found(&["--kubeconfig", "/y"]), Ok("/y".into()));
-        assert!(found(&["--data-dir", "/x", "--kubeconfig", "/y"]).is_err());
-    }
 }

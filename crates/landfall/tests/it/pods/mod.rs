@@ -10,6 +10,7 @@ mod crash_points;
 mod crashes;
 mod deleting;
 mod describe;
+mod drill;
 mod dual_stack;
 mod endings;
 mod features;
