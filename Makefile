@@ -6,12 +6,13 @@ CARGO ?= cargo
 SEEDS ?= 0..10000
 STORIES ?= 20
 RUNS ?= 100
+RESTARTS ?= 200
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 # Targets run one after another, even with -j.
 .NOTPARALLEL:
-.PHONY: help up build check sim sim-endings test test-containerd test-endings-long test-drill-long test-identity test-history lint schema coverage rule bench install clean
+.PHONY: help up build check sim sim-endings test test-containerd test-endings-long test-drain-long test-drill-long test-identity test-history lint schema coverage rule bench install clean
 
 help:
 	@echo 'Run'
@@ -26,10 +27,11 @@ help:
 	@echo 'Longer tests'
 	@echo '  make test-containerd    all tests of pods on containerd'
 	@echo '  make test-endings-long  terminations that take up to a minute'
+	@echo '  make test-drain-long    no request is lost with acknowledged drain: RESTARTS=200 under load'
 	@echo '  make test-drill-long    drills with slow proxies and servers that stop badly'
 	@echo '  make test-identity      never two pods of one name: STORIES=20 of cut networks and killed nodes, from SEED=1'
 	@echo '  make test-history       reads and writes are linearizable: RUNS=100 with failing servers, from SEED=1'
-	@echo '  make sim                ten thousand simulated clusters each of terminations, identity and traffic, 100 that settle'
+	@echo '  make sim                ten thousand simulated clusters each of terminations, identity, traffic and drain, 100 that settle'
 	@echo '  make sim-endings        only the terminations; SEEDS=0..100 for fewer'
 	@echo ''
 	@echo 'Rules and figures'
@@ -67,6 +69,7 @@ sim: sim-endings
 	$(TARGET_DIR)/release/landfall-sim identity --seeds $(SEEDS)
 	$(TARGET_DIR)/release/landfall-sim traffic --seeds 0..100 --twice
 	$(TARGET_DIR)/release/landfall-sim traffic --seeds $(SEEDS)
+	$(TARGET_DIR)/release/landfall-sim drain --seeds $(SEEDS)
 	$(TARGET_DIR)/release/landfall-sim settle --seeds 0..100
 
 test-containerd: install
@@ -75,6 +78,10 @@ test-containerd: install
 test-endings-long: install
 	$(CARGO) nextest run --locked --package landfall --test it \
 		--ignore-default-filter -E 'test(/^endings::(hangs::|.*a_hook_of_45_seconds)/)' --test-threads 4
+
+test-drain-long: install
+	LANDFALL_TEST_RESTARTS=$(RESTARTS) $(CARGO) nextest run --locked --package landfall --test it \
+		--ignore-default-filter -E 'test(/^drain::.*in_many_restarts/)' --no-capture
 
 test-drill-long: install
 	$(CARGO) nextest run --locked --package landfall --test it \

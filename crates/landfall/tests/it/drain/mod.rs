@@ -70,6 +70,21 @@ fn acknowledged_drain_loses_no_request_and_waits_for_nobody_beyond_the_grace_per
     site.end();
 }
 
+/// W-44, for `make test-drain-long`: with slow nodes, and at least 5,000 requests per restart.
+#[test]
+fn w_44_no_request_is_lost_in_many_restarts() {
+    let restarts = std::env::var("LANDFALL_TEST_RESTARTS").map(|text| text.parse());
+    let restarts: usize = restarts.unwrap_or(Ok(200)).expect("LANDFALL_TEST_RESTARTS is a number");
+    let site = Site::start_with(&["nginx"], &["--proxy-delay", PROXY_DELAY]);
+    apply(&site.kubectl, &web(3, "acknowledged"));
+    site.kubectl.ok("kubectl rollout status deployment/web --timeout=60s");
+    let (sent, failed) = restart_under_load(&site, restarts, 5000 * restarts);
+    eprintln!("{restarts} restarts: {} of {sent} requests failed", failed.len());
+    assert!(failed.is_empty(), "{} of {sent} failed: {failed:?}", failed.len());
+    site.kubectl.ok("kubectl delete deployment,service web --timeout=60s");
+    site.end();
+}
+
 fn service(kubectl: &Kubectl) -> SocketAddr {
     let ip = kubectl.ok("kubectl get service web -o jsonpath='{.spec.clusterIP}'");
     format!("{}:80", ip.trim()).parse().expect("an address")
