@@ -26,7 +26,9 @@ const LEAD_IN: Duration = Duration::from_secs(1);
 /// Load after the last replaced pod is gone, besides the delay of the proxies.
 const TAIL: Duration = Duration::from_secs(1);
 /// How often a run is repeated if this machine was too busy.
-const ATTEMPTS_MAX: usize = 3;
+const ATTEMPTS_MAX: usize = 5;
+/// Pause after a discarded run: other work on the machine may end meanwhile.
+const PAUSE: Duration = Duration::from_secs(5);
 /// Share of requests that may fail before the first restart.
 const UNHEALTHY: f64 = 0.01;
 
@@ -81,6 +83,7 @@ impl Experiment<'_> {
                 Some(why) => {
                     (self.report)(Progress::Discarded { why: &why });
                     reason = why;
+                    self.interrupt.sleep(PAUSE).await?;
                 }
             }
         }

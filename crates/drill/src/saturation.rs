@@ -3,9 +3,9 @@
 use crate::load::Recorded;
 
 /// A request that was sent this many seconds after its time was late.
-const LATE: f64 = 0.025;
+const LATE: f64 = 0.05;
 /// Share of late requests from which a run is discarded.
-const LATE_SHARE_MAX: f64 = 0.01;
+const LATE_SHARE_MAX: f64 = 0.05;
 /// Share of CPU time, without that of low-priority processes, from which a run is discarded.
 const BUSY_MAX: f64 = 0.97;
 
@@ -105,7 +105,7 @@ mod tests {
     fn late_requests_or_a_busy_machine_discard_a_run() {
         let on_time = vec![0.001; 200];
         let mut late = on_time.clone();
-        late.extend([0.2; 3]);
+        late.extend([0.2; 15]);
         for (name, recorded, before, after, words) in [
             ("good", recorded(&on_time, 0), cpu(0, 0), cpu(50, 50), None),
             ("unknown CPU", recorded(&on_time, 0), None, None, None),

@@ -17,6 +17,10 @@ const PLAIN_PROXY: &str =
 /// A run takes seconds; on a busy machine it may be repeated.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How a server that closes its port at SIGTERM loses requests. Connections that it had not accepted by then are reset.
+const CLOSED_PORT: &[&str] =
+    &["refused after-stop-signal", "refused after-exit", "cut after-stop-signal", "cut at-exit"];
+
 /// The server's program, for all Deployments of a cluster.
 fn program(kubectl: &Kubectl) {
     let server: String = SERVER.lines().map(|line| format!("    {line}\n")).collect();
@@ -133,7 +137,7 @@ fn a_drill_finds_the_sleep_that_slow_proxies_need() {
         let (code, report) = report(cluster, &args);
         assert_eq!(code, Some(1), "as configured it misses the target");
         let runs = report["runs"].as_array().expect("a list");
-        assert_attributed("as configured", &runs[0], &["refused after-stop-signal"]);
+        assert_attributed("as configured", &runs[0], CLOSED_PORT);
         let found = &report["recommended"];
         let seconds = found["values"]["preStopSeconds"].as_u64();
         assert!(matches!(seconds, Some(1 | 2)), "{report:#}");
@@ -189,10 +193,7 @@ current-context: p
     let report: Value = serde_json::from_str(&output).expect("JSON");
     let run = &report["runs"][0];
     assert_eq!(run["pods"][0]["precise"], false, "there are no records");
-    // Connections that the server had not accepted when it closed its port are reset.
-    let expected =
-        ["refused after-stop-signal", "refused after-exit", "cut after-stop-signal", "cut at-exit"];
-    assert_attributed("plain API", run, &expected);
+    assert_attributed("plain API", run, CLOSED_PORT);
 }
 
 /// However a drill ends, the workload is as before, or the next command says how to restore it.
