@@ -10,9 +10,7 @@ const SERVICES_MAX: usize = 1000;
 
 pub(crate) fn rules(kind: &str) -> Rules {
     match kind {
-        "DrainParticipant" => {
-            Rules { validate: validate_participant, create_on_update: true, ..Rules::NONE }
-        }
+        "DrainParticipant" => Rules { validate: validate_participant, ..Rules::NONE },
         "Termination" => Rules {
             fields: &[
                 ("pod.name", |record| record.text(&["pod", "name"]).into()),

@@ -224,10 +224,10 @@ fn description(step: &Step) -> String {
         StepKind::Acknowledged { by } => format!("{by} sends no new connections"),
         StepKind::Drained => "no new connections arrive".to_owned(),
         StepKind::DrainTimedOut { missing } if missing.is_empty() => {
-            "NO LONGER WAITS for the end of new connections".to_owned()
+            "STOPS WAITING for the end of new connections".to_owned()
         }
         StepKind::DrainTimedOut { missing } => {
-            format!("NO LONGER WAITS for {}", missing.join(", "))
+            format!("STOPS WAITING, still missing: {}", missing.join(", "))
         }
         StepKind::HookStarted { hook } => format!("preStop hook starts ({hook})"),
         StepKind::HookEnded { succeeded, exit_code, http_status, .. } => {

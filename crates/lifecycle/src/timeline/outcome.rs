@@ -144,7 +144,7 @@ impl TerminationRecord {
         let container = &step.container;
         match &step.what {
             StepKind::DrainTimedOut { missing } if !missing.is_empty() => {
-                Some(format!("{} did not acknowledge in time", missing.join(", ")))
+                Some(format!("stopped while {} was still missing", missing.join(", ")))
             }
             StepKind::HookOverran => {
                 Some(format!("{container}: the preStop hook used the whole grace period"))

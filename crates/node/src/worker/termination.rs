@@ -328,6 +328,7 @@ impl Worker {
             run.grace = grace;
             self.step(run, Input::Terminate { grace });
         }
+        self.end_drain_if_forced(run);
     }
 
     async fn listed(&mut self, run: &mut TerminationRun, listed: Listing) {

@@ -8,11 +8,15 @@ use crate::Watched;
 use client::{Cache, Client, ObjectKey};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::watch;
 
 /// Pauses between failed writes, doubling.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Awaited versions that are remembered.
+const AWAITED_MAX: usize = 1000;
 
 pub(super) struct Acknowledger {
     pub(super) client: Client,
@@ -37,16 +41,24 @@ impl Acknowledger {
         self.participants.synced().await;
         let mut others = self.participants.versions();
         let mut nodes = self.watched.nodes.versions();
-        let mut written = Written::default();
+        let (mut written, mut written_at) = (Written::default(), 0);
+        let mut awaited = AwaitedVersions::default();
         let mut pause = RETRY.0;
         loop {
             let committed = *self.committed.borrow_and_update();
             let awaits = *self.awaits.borrow_and_update();
             let current = Written { committed, awaits: if self.has_others() { awaits } else { 0 } };
-            let awaited = self.awaited_by_others();
-            if is_needed(current, written, &awaited) {
+            if others.current() >= written_at {
+                // Somebody may have deleted the object.
+                written = self.stored();
+            }
+            awaited.add(&self.awaited_by_others(), written.committed);
+            if current.awaits > written.awaits || awaited.is_any_committed(current.committed) {
                 match self.write(current).await {
-                    Ok(()) => (written, pause) = (current, RETRY.0),
+                    Ok(version) => {
+                        (written, written_at, pause) = (current, version, RETRY.0);
+                        awaited.acknowledged(current.committed);
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "acknowledging a version of the EndpointSlices failed, will retry");
                         tokio::time::sleep(pause).await;
@@ -67,6 +79,15 @@ impl Acknowledger {
         }
     }
 
+    /// What this node's object says.
+    fn stored(&self) -> Written {
+        let own = self.participants.get(&ObjectKey::cluster(&object_name(&self.node)));
+        own.map_or_else(Written::default, |own| Written {
+            committed: own.committed(),
+            awaits: own.awaits(),
+        })
+    }
+
     /// Whether there is anybody to ask.
     fn has_others(&self) -> bool {
         self.watched.nodes.len() > 1
@@ -79,7 +100,8 @@ impl Acknowledger {
         all.iter().filter(|other| other.name() != own).map(|other| other.awaits()).collect()
     }
 
-    async fn write(&self, versions: Written) -> client::Result<()> {
+    /// Returns the version of the object.
+    async fn write(&self, versions: Written) -> client::Result<u64> {
         let status = Status {
             committed: versions.committed.to_string(),
             awaits: text(versions.awaits),
@@ -87,15 +109,17 @@ impl Acknowledger {
         };
         let key = ObjectKey::cluster(&object_name(&self.node));
         let patch = json!({ "status": status });
-        match self.client.patch_merge::<DrainParticipant>(&key, &patch).await {
+        let written = match self.client.patch_merge::<DrainParticipant>(&key, &patch).await {
             Err(error) if error.is_not_found() => {
                 let mut object = DrainParticipant { status, ..DrainParticipant::default() };
                 object.metadata.name = Some(object_name(&self.node));
                 object.metadata.owner_references = self.owner();
-                self.client.create(&object).await.map(drop)
+                self.client.create(&object).await?
             }
-            patched => patched.map(drop),
-        }
+            patched => patched?,
+        };
+        let version = written.metadata.resource_version.as_deref().unwrap_or_default();
+        Ok(version.parse().unwrap_or_default())
     }
 
     /// The garbage collector deletes the object with its Node.
@@ -111,11 +135,26 @@ fn text(version: u64) -> String {
     if version == 0 { String::new() } else { version.to_string() }
 }
 
-/// Whether `current` has something that others wait for and that is not `written` yet.
-fn is_needed(current: Written, written: Written, awaited_by_others: &[u64]) -> bool {
-    let committed_now =
-        |awaited: &u64| written.committed < *awaited && *awaited <= current.committed;
-    current.awaits > written.awaits || awaited_by_others.iter().any(committed_now)
+/// Versions that other nodes await and that this node has not acknowledged. A node that awaits a newer version may still
+/// have pods that wait for an older one.
+#[derive(Debug, Default)]
+struct AwaitedVersions(BTreeSet<u64>);
+
+impl AwaitedVersions {
+    fn add(&mut self, versions: &[u64], acknowledged: u64) {
+        self.0.extend(versions.iter().filter(|version| **version > acknowledged));
+        while self.0.len() > AWAITED_MAX {
+            self.0.pop_last();
+        }
+    }
+
+    fn is_any_committed(&self, committed: u64) -> bool {
+        self.0.first().is_some_and(|first| *first <= committed)
+    }
+
+    fn acknowledged(&mut self, committed: u64) {
+        self.0.retain(|version| *version > committed);
+    }
 }
 
 #[cfg(test)]
@@ -124,20 +163,24 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_is_written_only_while_somebody_waits_for_it() {
-        let versions = |committed, awaits| Written { committed, awaits };
-        for (current, written, others, expected) in [
-            (versions(9, 0), versions(0, 0), &[][..], false),
-            (versions(9, 0), versions(0, 0), &[0], false),
-            (versions(9, 0), versions(0, 0), &[10], false),
-            (versions(9, 0), versions(0, 0), &[9], true),
-            (versions(9, 0), versions(0, 0), &[12, 4], true),
-            (versions(9, 0), versions(9, 0), &[9], false),
-            (versions(11, 0), versions(9, 0), &[9], false),
-            (versions(11, 0), versions(9, 0), &[10], true),
-            (versions(9, 5), versions(9, 0), &[], true),
-            (versions(9, 5), versions(9, 5), &[], false),
-        ] {
-            assert_eq!(is_needed(current, written, others), expected, "{current:?} {others:?}");
-        }
+        let mut awaited = AwaitedVersions::default();
+        assert!(!awaited.is_any_committed(9), "nobody waits");
+        awaited.add(&[0, 10], 0);
+        assert!(!awaited.is_any_committed(9), "not committed yet");
+        awaited.add(&[12], 0);
+        assert!(awaited.is_any_committed(11), "a newer version does not hide an older one");
+        awaited.acknowledged(11);
+        awaited.add(&[12, 10], 11);
+        assert!(!awaited.is_any_committed(11), "acknowledged");
+        assert!(awaited.is_any_committed(12));
+    }
+
+    #[test]
+    fn the_number_of_awaited_versions_is_bounded() {
+        let mut awaited = AwaitedVersions::default();
+        let many: Vec<u64> = (1..=2 * AWAITED_MAX as u64).rev().collect();
+        awaited.add(&many, 0);
+        assert_eq!(awaited.0.len(), AWAITED_MAX);
+        assert!(awaited.is_any_committed(1), "the oldest stay");
     }
 }

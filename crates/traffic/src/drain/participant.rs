@@ -58,10 +58,9 @@ impl DrainParticipant {
         self.status.awaits.parse().unwrap_or_default()
     }
 
-    /// Whether it sends connections to pods of one of these Services (`namespace/name`).
-    pub(crate) fn serves(&self, services: &[String]) -> bool {
-        self.spec.services.is_empty()
-            || self.spec.services.iter().any(|service| services.contains(service))
+    /// Whether it sends connections to pods of this Service (`namespace/name`).
+    pub(crate) fn serves(&self, service: &str) -> bool {
+        self.spec.services.is_empty() || self.spec.services.iter().any(|it| it == service)
     }
 }
 

@@ -4,11 +4,11 @@
 //! participants have to commit. A slice that does not list the pod proves nothing: the controller may not have processed the
 //! pod yet.
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, Service, ServiceSpec};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use std::sync::Arc;
 
-/// A Service that selects the pod, and its slices.
+/// A Service that may send connections to the pod, and its slices.
 pub(crate) struct Selected {
     pub(crate) service: Arc<Service>,
     pub(crate) slices: Vec<Arc<EndpointSlice>>,
@@ -24,8 +24,8 @@ pub(crate) enum Requirement {
     LastEndpoint(Vec<String>),
 }
 
-/// The Services in the pod's namespace that send connections to it. A Service that publishes addresses of pods that are not
-/// ready keeps doing so while they terminate, so that nothing could be waited for.
+/// Whether the Service sends connections to the pod. One that publishes addresses of pods that are not ready keeps doing so
+/// while they terminate, so that nothing could be waited for.
 pub(crate) fn selects(service: &Service, pod: &Pod) -> bool {
     let Some(spec) = &service.spec else { return false };
     let Some(selector) = spec.selector.as_ref().filter(|selector| !selector.is_empty()) else {
@@ -34,10 +34,21 @@ pub(crate) fn selects(service: &Service, pod: &Pod) -> bool {
     let labels = pod.metadata.labels.as_ref();
     spec.type_.as_deref() != Some("ExternalName")
         && spec.publish_not_ready_addresses != Some(true)
+        && has_address_of_family(spec, pod)
         && service.metadata.namespace == pod.metadata.namespace
         && selector.iter().all(|(key, value)| {
             labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == value)
         })
+}
+
+/// Slices list a pod only with addresses of the families of their Service. A pod without any address yet counts.
+fn has_address_of_family(spec: &ServiceSpec, pod: &Pod) -> bool {
+    let addresses = pod.status.as_ref().and_then(|status| status.pod_ips.as_ref());
+    let mut addresses = addresses.into_iter().flatten().peekable();
+    let Some(families) = &spec.ip_families else { return true };
+    let family = |ip: &str| if ip.contains(':') { "IPv6" } else { "IPv4" };
+    addresses.peek().is_none()
+        || addresses.any(|address| families.iter().any(|wanted| wanted == family(&address.ip)))
 }
 
 /// `namespace/name`
@@ -57,7 +68,7 @@ pub(crate) fn requirement(pod: &Pod, node: &str, selected: &[Selected]) -> Requi
     if !not_marked.is_empty() {
         return Requirement::NotMarked(not_marked);
     }
-    let last = names(&|selected| is_last(selected, node));
+    let last = names(&|selected| lists(pod, selected) && is_last(selected, node));
     if !last.is_empty() {
         return Requirement::LastEndpoint(last);
     }
@@ -71,22 +82,35 @@ pub(crate) fn newest(selected: &[Selected]) -> u64 {
     versions.filter_map(|version| version.parse().ok()).max().unwrap_or_default()
 }
 
-/// Some slice lists the pod, and none lists it as not terminating.
+/// Some slice lists the pod, and none lists it as not terminating. A Service that no longer selects the pod need not list it.
 fn is_marked(pod: &Pod, selected: &Selected) -> bool {
-    let mut listed = endpoints(selected)
-        .filter(|endpoint| uid(endpoint) == pod.metadata.uid.as_deref())
-        .peekable();
-    listed.peek().is_some() && listed.all(is_terminating)
+    match lists(pod, selected) {
+        true => of_pod(pod, selected).all(is_terminating),
+        false => !selects(&selected.service, pod),
+    }
+}
+
+/// Whether some slice lists the pod.
+pub(crate) fn lists(pod: &Pod, selected: &Selected) -> bool {
+    of_pod(pod, selected).next().is_some()
+}
+
+fn of_pod<'a>(pod: &'a Pod, selected: &'a Selected) -> impl Iterator<Item = &'a Endpoint> {
+    endpoints(selected).filter(|endpoint| uid(endpoint) == pod.metadata.uid.as_deref())
+}
+
+/// Some connections are sent only to pods on their own node.
+fn is_local(service: &Service) -> bool {
+    let is_local = |policy: Option<&String>| policy.is_some_and(|policy| policy == "Local");
+    service.spec.as_ref().is_some_and(|spec| {
+        is_local(spec.internal_traffic_policy.as_ref())
+            || is_local(spec.external_traffic_policy.as_ref())
+    })
 }
 
 /// No endpoint is ready; with a Local policy, none on the pod's node.
 fn is_last(selected: &Selected, node: &str) -> bool {
-    let spec = selected.service.spec.as_ref();
-    let is_local = |policy: Option<&String>| policy.is_some_and(|policy| policy == "Local");
-    let local = spec.is_some_and(|spec| {
-        is_local(spec.internal_traffic_policy.as_ref())
-            || is_local(spec.external_traffic_policy.as_ref())
-    });
+    let local = is_local(&selected.service);
     let mut ready = endpoints(selected).filter(|endpoint| is_ready(endpoint));
     !ready.any(|endpoint| !local || endpoint.node_name.as_deref() == Some(node))
 }
@@ -106,14 +130,16 @@ fn is_terminating(endpoint: &Endpoint) -> bool {
     conditions.and_then(|conditions| conditions.terminating).unwrap_or(false)
 }
 
-/// The pod will become an endpoint of the Service. One that is ready may not be in the slices yet.
-pub(crate) fn is_coming(selected: &Selected, pod: &Pod) -> bool {
+/// The pod will become an endpoint of the Service, with a Local policy one on this node. A pod that is ready may not be in the
+/// slices yet.
+pub(crate) fn is_coming(selected: &Selected, pod: &Pod, node: &str) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let is_pod = |endpoint: &Endpoint| uid(endpoint) == pod.metadata.uid.as_deref();
+    let pod_node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     selects(&selected.service, pod)
         && pod.metadata.deletion_timestamp.is_none()
         && !matches!(phase, Some("Succeeded" | "Failed"))
-        && !endpoints(selected).any(|endpoint| is_pod(endpoint) && is_ready(endpoint))
+        && (!is_local(&selected.service) || pod_node.is_none_or(|it| it == node))
+        && !of_pod(pod, selected).any(is_ready)
 }
 
 /// Of the pod that the endpoint stands for.
@@ -204,6 +230,44 @@ mod tests {
     }
 
     #[test]
+    fn a_service_that_no_longer_selects_the_pod_need_not_list_it() {
+        let other = || service(json!({ "selector": { "app": "green" } }));
+        let found = |slices| {
+            let selected = [Selected { service: other(), slices }];
+            requirement(&pod(json!({ "app": "web" })), "n1", &selected)
+        };
+        let ready = [("u1", "n1", "r"), ("u2", "n1", "r")];
+        assert_eq!(found(vec![slice(5, &ready)]), Requirement::NotMarked(vec!["d/web".into()]));
+        assert_eq!(found(vec![slice(6, &ready[1..])]), Requirement::Committed(6));
+        assert_eq!(found(vec![slice(6, &[])]), Requirement::Committed(6));
+    }
+
+    #[test]
+    fn services_of_another_ip_family_do_not_count() {
+        let mut pod = pod(json!({ "app": "web" }));
+        let status = json!({ "podIPs": [{ "ip": "10.0.0.1" }] });
+        pod.status = Some(serde_json::from_value(status).unwrap());
+        for (families, expected) in
+            [(json!(["IPv4"]), true), (json!(["IPv6"]), false), (json!(["IPv6", "IPv4"]), true)]
+        {
+            let spec = json!({ "selector": { "app": "web" }, "ipFamilies": families });
+            assert_eq!(selects(&service(spec), &pod), expected, "{families}");
+        }
+    }
+
+    #[test]
+    fn with_a_local_policy_only_pods_on_this_node_are_coming() {
+        let local = json!({ "selector": { "app": "web" }, "internalTrafficPolicy": "Local" });
+        let selected = Selected { service: service(local), slices: Vec::new() };
+        for (node, expected) in [(json!("n1"), true), (json!("n2"), false), (json!(null), true)] {
+            let mut pod = pod(json!({ "app": "web" }));
+            let spec = json!({ "nodeName": node, "containers": [] });
+            pod.spec = Some(serde_json::from_value(spec).unwrap());
+            assert_eq!(is_coming(&selected, &pod, "n1"), expected, "{node}");
+        }
+    }
+
+    #[test]
     fn a_pod_is_coming_until_the_slices_list_it_as_ready() {
         let selector = json!({ "selector": { "app": "web" } });
         let new = |labels: Value, phase: &str| {
@@ -223,7 +287,7 @@ mod tests {
             let slices = slices.into_iter().collect();
             let selected = Selected { service: service(selector.clone()), slices };
             let pod = new(labels, phase).unwrap();
-            assert_eq!(is_coming(&selected, &pod), expected, "{pod:?} {listed:?}");
+            assert_eq!(is_coming(&selected, &pod, "n1"), expected, "{pod:?} {listed:?}");
         }
     }
 }

@@ -10,6 +10,9 @@ pub(crate) const MODE: &str = "landfall.dev/drain";
 /// The longest wait, such as `10s`. The grace period is always a limit.
 pub(crate) const TIMEOUT: &str = "landfall.dev/drain-timeout";
 
+/// Longer limits count as this: moments that are too far away cannot be computed.
+const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
+
 /// When containers are stopped, if no annotation says it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Drain {
@@ -70,7 +73,8 @@ fn mode(text: &str) -> Option<Drain> {
 
 /// `500ms`, `10s`, `1m30s`
 fn duration(text: &str) -> Option<Duration> {
-    text.parse::<SignedDuration>().ok()?.try_into().ok()
+    let time: Duration = text.parse::<SignedDuration>().ok()?.try_into().ok()?;
+    Some(time.min(TIMEOUT_MAX))
 }
 
 #[cfg(test)]
@@ -108,6 +112,7 @@ mod tests {
             ("500ms", Some(500)),
             ("10s", Some(10_000)),
             ("1m30s", Some(90_000)),
+            ("9223372036854775807s", Some(86_400_000)),
             ("-1s", None),
             ("soon", None),
             ("", None),

@@ -2,10 +2,12 @@
 
 use super::Drains;
 use super::participant::{DrainParticipant, object_name};
-use super::requirement::{Requirement, Selected, is_coming, name, newest, requirement, selects};
+use super::requirement::{
+    Requirement, Selected, is_coming, lists, name, newest, requirement, selects,
+};
 use super::settings::Settings;
 use crate::watched::BY_SERVICE;
-use client::Selection;
+use client::{ObjectKey, Selection};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use lifecycle::drain::DrainUpdate as Update;
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +27,6 @@ pub(super) struct Wait {
     drains: Drains,
     pod: Pod,
     settings: Settings,
-    began: Instant,
     /// Who has acknowledged.
     acknowledged: BTreeSet<String>,
     waiting: Vec<String>,
@@ -33,20 +34,13 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) fn new(drains: Drains, pod: Pod, settings: Settings) -> Wait {
-        Wait {
-            drains,
-            pod,
-            settings,
-            began: Instant::now(),
-            acknowledged: BTreeSet::new(),
-            waiting: Vec::new(),
-        }
+        Wait { drains, pod, settings, acknowledged: BTreeSet::new(), waiting: Vec::new() }
     }
 
     /// Runs until the last update was sent or the receiver is dropped.
     pub(super) fn updates(self) -> mpsc::Receiver<Update> {
         let (sender, receiver) = mpsc::channel(UPDATES_MAX);
-        let limit = self.settings.timeout.map(|limit| self.began + limit);
+        let limit = self.settings.timeout.map(|limit| Instant::now() + limit);
         tokio::spawn(async move {
             let last = tokio::select! {
                 () = self.run(&sender) => Update::Drained,
@@ -59,6 +53,9 @@ impl Wait {
     }
 
     async fn run(mut self, updates: &mpsc::Sender<Update>) {
+        // After a restart of the agent they may not be complete yet.
+        self.drains.participants.synced().await;
+        self.drains.watched.pods.synced().await;
         let services = self.services(updates).await;
         if services.is_empty() {
             return;
@@ -77,7 +74,7 @@ impl Wait {
         }
     }
 
-    /// The Services that select the pod, from the API server: a cache may lag behind.
+    /// The Services that select the pod or whose slices list it, from the API server: a cache may lag behind.
     async fn services(&mut self, updates: &mpsc::Sender<Update>) -> Vec<Arc<Service>> {
         let namespace = self.pod.metadata.namespace.clone().unwrap_or_default();
         let mut pause = RETRY.0;
@@ -85,8 +82,11 @@ impl Wait {
             let which = Selection::namespace(&namespace);
             match self.drains.client.list::<Service>(&which).await {
                 Ok(all) => {
-                    let selecting = all.into_iter().filter(|service| selects(service, &self.pod));
-                    return selecting.map(Arc::new).collect();
+                    let relevant = all.into_iter().map(Arc::new).filter(|service| {
+                        selects(service, &self.pod)
+                            || lists(&self.pod, &self.with_slices(service.clone()))
+                    });
+                    return relevant.collect();
                 }
                 Err(error) => {
                     tracing::info!(%error, "listing the Services of a terminating pod failed, will retry");
@@ -106,6 +106,8 @@ impl Wait {
     ) -> u64 {
         let mut slices = self.drains.watched.slices.versions();
         let mut pods = self.drains.watched.pods.versions();
+        let mut current_services = self.drains.watched.services.versions();
+        let mut last_since = None;
         loop {
             let selected = self.selected(services);
             let mut replacement_until = None;
@@ -116,7 +118,7 @@ impl Wait {
                     self.report(missing.collect(), updates).await;
                 }
                 Requirement::LastEndpoint(names) => {
-                    let until = self.began + REPLACEMENT_WAIT;
+                    let until = *last_since.get_or_insert_with(Instant::now) + REPLACEMENT_WAIT;
                     if !self.replacement_is_coming(&selected) {
                         if Instant::now() >= until {
                             // Nothing could take the pod's connections, however long it waits.
@@ -131,38 +133,39 @@ impl Wait {
             tokio::select! {
                 _ = slices.changed() => {}
                 _ = pods.changed() => {}
+                _ = current_services.changed() => {}
                 () = reached(replacement_until) => {}
             }
         }
     }
 
-    /// The slices of these Services, without Services that were deleted in the meantime.
+    /// These Services as they are now, with their slices. Deleted ones are left out.
     fn selected(&self, services: &[Arc<Service>]) -> Vec<Selected> {
-        let watched = &self.drains.watched;
-        let slices = |service: &Arc<Service>| Selected {
-            slices: watched.slices.by_index(BY_SERVICE, &name(service)),
-            service: service.clone(),
-        };
-        let present = services.iter().map(slices).filter(|selected| {
-            // A Service that this node has not seen yet has no slices here either.
-            !selected.slices.is_empty() || !self.was_deleted(&selected.service)
-        });
-        present.collect()
+        let present = services.iter().filter_map(|service| self.current(service));
+        present.map(|service| self.with_slices(service)).collect()
     }
 
-    /// The cache has seen a newer state than the Service, and does not have it.
-    fn was_deleted(&self, service: &Service) -> bool {
+    fn with_slices(&self, service: Arc<Service>) -> Selected {
+        let slices = self.drains.watched.slices.by_index(BY_SERVICE, &name(&service));
+        Selected { service, slices }
+    }
+
+    /// The newer of this state of the Service and the one in the cache. None: it was deleted.
+    fn current(&self, service: &Arc<Service>) -> Option<Arc<Service>> {
         let services = &self.drains.watched.services;
         let version = service.metadata.resource_version.as_deref().unwrap_or_default();
-        let seen =
-            version.parse::<u64>().is_ok_and(|version| version <= services.versions().current());
-        seen && services.get(&client::ObjectKey::of(service)).is_none()
+        let is_seen = version.parse().is_ok_and(|it: u64| it <= services.versions().current());
+        match is_seen {
+            true => services.get(&ObjectKey::of(&**service)),
+            false => Some(service.clone()),
+        }
     }
 
     fn replacement_is_coming(&self, selected: &[Selected]) -> bool {
         let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
-        let pods = self.drains.watched.pods.in_namespace(namespace);
-        selected.iter().any(|selected| pods.iter().any(|pod| is_coming(selected, pod)))
+        let (pods, node) =
+            (self.drains.watched.pods.in_namespace(namespace), &self.drains.config.node_name);
+        selected.iter().any(|selected| pods.iter().any(|pod| is_coming(selected, pod, node)))
     }
 
     /// Waits until all participants have committed this version of the slices. False: in the meantime the other endpoints
@@ -173,24 +176,24 @@ impl Wait {
         services: &[Arc<Service>],
         updates: &mpsc::Sender<Update>,
     ) -> bool {
-        let names: Vec<String> = services.iter().map(|service| name(service)).collect();
+        let by_service: Vec<(String, u64)> = self
+            .selected(services)
+            .iter()
+            .map(|one| (name(&one.service), newest(std::slice::from_ref(one)).min(version)))
+            .collect();
         let mut slices = self.drains.watched.slices.versions();
         let mut participants = self.drains.participants.versions();
         let mut nodes = self.drains.watched.nodes.versions();
         let mut committed = self.drains.committed.clone();
         loop {
-            let own = *committed.borrow_and_update();
+            let own = (self.drains.config.node_name.as_str(), *committed.borrow_and_update());
+            let nodes_now = self.drains.watched.nodes.list();
             let known = self.drains.participants.list();
-            let asked = asked(
-                &self.drains.config.node_name,
-                own,
-                &self.drains.watched.nodes.list(),
-                &known,
-                &names,
-            );
             let mut missing = Vec::new();
-            for (who, committed) in asked {
-                if committed < version {
+            for Asked { who, committed, required } in
+                asked(own, &nodes_now, &known, version, &by_service)
+            {
+                if committed < required {
                     missing.push(who);
                 } else if self.acknowledged.insert(who.clone()) {
                     let _ = updates.send(Update::Acknowledged(who)).await;
@@ -230,30 +233,49 @@ impl Wait {
     }
 }
 
-/// Everybody who has to acknowledge, and what they have committed: this node, all other ready nodes, and registered
-/// participants that serve one of the Services.
+/// Somebody who has to acknowledge.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    who: String,
+    committed: u64,
+    required: u64,
+}
+
+/// Everybody who has to acknowledge: this node (`own`, with what it has committed), all other ready nodes, and registered
+/// participants that serve one of the Services. A participant of certain Services watches only their slices, so that only
+/// their versions are required of it.
 fn asked(
-    own_name: &str,
-    own_committed: u64,
+    own: (&str, u64),
     nodes: &[Arc<Node>],
     participants: &[Arc<DrainParticipant>],
-    services: &[String],
-) -> Vec<(String, u64)> {
+    version: u64,
+    by_service: &[(String, u64)],
+) -> Vec<Asked> {
     let by_name: HashMap<&str, &DrainParticipant> =
         participants.iter().map(|participant| (participant.name(), &**participant)).collect();
-    let mut asked = vec![(format!("node {own_name}"), own_committed)];
+    let of_node = |name: &str, committed| {
+        let who = format!("node {name}");
+        Asked { who, committed, required: version }
+    };
+    let mut asked = vec![of_node(own.0, own.1)];
     for node in nodes.iter().filter(|node| is_ready(node)) {
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        if name == own_name {
-            continue;
+        if name != own.0 {
+            let participant = by_name.get(&*object_name(name));
+            asked.push(of_node(name, participant.map_or(0, |participant| participant.committed())));
         }
-        let participant = by_name.get(&*object_name(name));
-        let committed = participant.map_or(0, |participant| participant.committed());
-        asked.push((format!("node {name}"), committed));
     }
-    let others = participants.iter().filter(|other| other.node().is_none());
-    let others = others.filter(|other| other.serves(services));
-    asked.extend(others.map(|other| (other.name().to_owned(), other.committed())));
+    for other in participants.iter().filter(|other| other.node().is_none()) {
+        let served = by_service.iter().filter(|(service, _)| other.serves(service));
+        let required = match other.spec.services.is_empty() {
+            true => Some(version),
+            false => served.map(|(_, version)| *version).max(),
+        };
+        asked.extend(required.map(|required| {
+            let who = other.name().to_owned();
+            Asked { who, committed: other.committed(), required }
+        }));
+    }
     asked
 }
 
@@ -300,10 +322,17 @@ mod tests {
             participant("everything", &[], ""),
             participant("elsewhere", &["d/other"], "2"),
         ];
-        let asked = asked("n1", 9, &nodes, &participants, &["d/web".to_owned()]);
-        let asked: Vec<(&str, u64)> = asked.iter().map(|(who, it)| (who.as_str(), *it)).collect();
-        let expected =
-            [("node n1", 9), ("node n2", 7), ("node n4", 0), ("lb", 8), ("everything", 0)];
+        let services = [("d/web".to_owned(), 6), ("d/headless".to_owned(), 9)];
+        let asked = asked(("n1", 9), &nodes, &participants, 9, &services);
+        let asked: Vec<(&str, u64, u64)> =
+            asked.iter().map(|it| (it.who.as_str(), it.committed, it.required)).collect();
+        let expected = [
+            ("node n1", 9, 9),
+            ("node n2", 7, 9),
+            ("node n4", 0, 9),
+            ("lb", 8, 6),
+            ("everything", 0, 9),
+        ];
         assert_eq!(asked, expected);
     }
 }

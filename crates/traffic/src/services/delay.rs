@@ -18,11 +18,13 @@ const DELAY_MAX: Duration = Duration::from_secs(60);
 pub(super) struct Delay {
     option: Option<RangeInclusive<Duration>>,
     current: Arc<Mutex<Option<RangeInclusive<Duration>>>>,
+    /// The last text that could not be read, so that it is reported once.
+    invalid: Arc<Mutex<String>>,
 }
 
 impl Delay {
     pub(super) fn new(option: Option<RangeInclusive<Duration>>) -> Delay {
-        Delay { current: Arc::new(Mutex::new(option.clone())), option }
+        Delay { current: Arc::new(Mutex::new(option.clone())), option, invalid: Arc::default() }
     }
 
     pub(super) fn observe(&self, node: &Node) {
@@ -32,11 +34,7 @@ impl Delay {
             None => self.option.clone(),
             Some((_, Some(range))) => Some(range).filter(|range| *range.end() > Duration::ZERO),
             Some((text, None)) => {
-                tracing::warn!(
-                    annotation = ANNOTATION,
-                    value = text,
-                    "the annotation is ignored: write a time such as 400ms, or a range such as 100ms-2s"
-                );
+                self.report_invalid(text);
                 self.option.clone()
             }
         };
@@ -44,6 +42,18 @@ impl Delay {
         if *current != wanted {
             tracing::info!(delay = ?wanted, "the delay of the Service proxy changed");
             *current = wanted;
+        }
+    }
+
+    fn report_invalid(&self, text: &str) {
+        let mut invalid = self.invalid.lock().unwrap_or_else(PoisonError::into_inner);
+        if *invalid != text {
+            text.clone_into(&mut invalid);
+            tracing::warn!(
+                annotation = ANNOTATION,
+                value = text,
+                "the annotation is ignored: write a time such as 400ms, or a range such as 100ms-2s"
+            );
         }
     }
 

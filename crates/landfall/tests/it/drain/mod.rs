@@ -170,7 +170,7 @@ metadata: {name: lb}
 spec: {services: [default/web]}",
     );
     let event = delete_one(kubectl);
-    assert!(event.contains("acknowledgement of lb "), "{event:?}");
+    assert!(event.ends_with("Still missing: lb"), "{event:?}");
     // It acknowledges whatever comes.
     kubectl.ok("kubectl patch drainparticipant lb --type=merge -p '{\"status\":{\"committed\":\"999999999\"}}'");
     assert_eq!(delete_one(kubectl), "");

@@ -9,21 +9,22 @@ use crate::worker::Worker;
 use lifecycle::drain::DrainUpdate;
 use lifecycle::termination::Input;
 use lifecycle::timeline::StepKind;
-use std::time::Duration;
+
+/// Acknowledgements in one timeline; further ones are not recorded.
+const ACKNOWLEDGED_MAX: usize = 64;
+/// Names in the event about a wait that took too long.
+const NAMED_MAX: usize = 10;
 
 impl Worker {
     /// Before the first step of the run: lets it wait, if the pod has acknowledged drain.
     pub(super) fn begin_drain(&self, run: &mut TerminationRun) {
-        let Some(traffic) = self.deps.traffic.as_ref().filter(|_| !self.inbox.current().gone)
-        else {
-            return;
-        };
-        if run.machine.is_over() {
+        let Some(traffic) = &self.deps.traffic else { return };
+        if run.machine.is_over() || self.is_forced() {
             return;
         }
         if let Some(updates) = traffic.drain(&self.pod) {
             run.machine.hold();
-            run.drain = Some(Drain { updates, missing: Vec::new(), used: false });
+            run.drain = Some(Drain { updates, missing: Vec::new(), acknowledged: 0, used: false });
         }
     }
 
@@ -34,7 +35,13 @@ impl Worker {
                     drain.missing = missing;
                 }
             }
-            DrainUpdate::Acknowledged(by) => self.record_step(StepKind::Acknowledged { by }),
+            DrainUpdate::Acknowledged(by) => {
+                let Some(drain) = &mut run.drain else { return };
+                drain.acknowledged += 1;
+                if drain.acknowledged <= ACKNOWLEDGED_MAX {
+                    self.record_step(StepKind::Acknowledged { by });
+                }
+            }
             DrainUpdate::Drained => {
                 run.drain = None;
                 self.record_step(StepKind::Drained);
@@ -47,8 +54,21 @@ impl Worker {
         }
     }
 
+    /// The object is gone, or was deleted with a grace period of zero and only a finalizer keeps it.
+    fn is_forced(&self) -> bool {
+        self.inbox.current().gone || self.pod.metadata.deletion_grace_period_seconds == Some(0)
+    }
+
+    /// A forced delete ends the wait.
+    pub(super) fn end_drain_if_forced(&mut self, run: &mut TerminationRun) {
+        if run.drain.is_some() && self.is_forced() {
+            run.drain = None;
+            self.step(run, Input::Drained);
+        }
+    }
+
     /// After every step: containers leave the stage `Held` by themselves when the grace period is over, or when they exit.
-    /// A forced delete does not wait at all, nor does a container that got its signal from an earlier agent.
+    /// A container that got its signal from an earlier agent does not wait.
     pub(super) fn end_unused_drain(&mut self, run: &mut TerminationRun) {
         let is_held = run.is_held();
         let Some(drain) = &mut run.drain else { return };
@@ -56,29 +76,36 @@ impl Worker {
         if is_held {
             return;
         }
-        if drain.used && !run.machine.is_over() && run.grace > Duration::ZERO {
+        if drain.used && !run.machine.is_over() {
             self.report_drain_timeout(run);
         } else {
             run.drain = None;
         }
+        // Containers that turn out to run later do not wait either.
+        self.step(run, Input::Drained);
     }
 
     /// An event that names who has not acknowledged.
     fn report_drain_timeout(&mut self, run: &mut TerminationRun) {
         let Some(Drain { missing, .. }) = run.drain.take() else { return };
-        let whom = if missing.is_empty() { "anything".to_owned() } else { missing.join(", ") };
+        let named =
+            missing.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let others = match missing.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} others"),
+        };
         let message = format!(
-            "The pod is stopped although new connections may still arrive: no acknowledgement of {whom} in time"
+            "Containers are stopped although new connections may still arrive. Still missing: {named}{others}"
         );
         self.deps.recorder.warning(&self.reference(), "DrainTimedOut", message);
         self.record_step(StepKind::DrainTimedOut { missing });
     }
 }
 
-/// The next update; never, if nothing waits. `Drained` if the updates ended early.
+/// The next update; never, if nothing waits. `TimedOut` if the updates ended early: nothing is known then.
 pub(super) async fn next_update(drain: &mut Option<Drain>) -> DrainUpdate {
     match drain {
-        Some(drain) => drain.updates.recv().await.unwrap_or(DrainUpdate::Drained),
+        Some(drain) => drain.updates.recv().await.unwrap_or(DrainUpdate::TimedOut),
         None => std::future::pending().await,
     }
 }

@@ -58,6 +58,8 @@ pub(super) struct Drain {
     pub(super) updates: mpsc::Receiver<DrainUpdate>,
     /// What is missing, for people.
     pub(super) missing: Vec<String>,
+    /// How many have acknowledged.
+    pub(super) acknowledged: usize,
     /// Some container waits for it.
     pub(super) used: bool,
 }
