@@ -47,6 +47,8 @@ def finish():
 def stop(*_):
     stopping.set()
     if mode == 'exit': os._exit(0)
+    # Closing alone would leave the port open until the accepting thread returns.
+    listener.shutdown(socket.SHUT_RDWR)
     listener.close()
     if mode == 'reset':
         with guard:
@@ -68,4 +70,5 @@ def accept():
         threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 threading.Thread(target=accept, daemon=True).start()
-while True: signal.pause()
+# A signal that arrives just before signal.pause() would be handled only with the next one.
+while True: time.sleep(0.05)
