@@ -165,7 +165,8 @@ pub(crate) fn addresses(options: &NodeOptions, pod_ranges: &str) -> anyhow::Resu
     let families = pod_ranges.split(',').map(|range| !range.contains(':'));
     let mut found: Vec<IpAddr> = families.filter_map(of_default_route).collect();
     if found.is_empty() {
-        found.push(of_default_route(true).unwrap_or(Ipv4Addr::LOCALHOST.into()));
+        let any = of_default_route(true).or_else(|| of_default_route(false));
+        found.push(any.unwrap_or(Ipv4Addr::LOCALHOST.into()));
     }
     Ok(found)
 }

@@ -131,7 +131,7 @@ impl NodeTraffic {
         gateways: &[(Cidr, IpAddr)],
         addresses: &[IpAddr],
     ) -> Option<Names> {
-        let cluster_ip = watched.service_ranges().into_iter().find_map(dns::dns_address)?;
+        let cluster_ip = watched.primary_service_range().and_then(dns::dns_address)?;
         let own = gateways.iter().map(|(_, gateway)| gateway).chain(addresses);
         let address = own.copied().find(|address| address.is_ipv4() == cluster_ip.is_ipv4())?;
         let start = |port| {

@@ -1,6 +1,6 @@
 //! The objects that decide about traffic, each kind watched once for all parts of this crate.
 
-use client::{Cache, Client};
+use client::{Cache, Client, ObjectKey};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
@@ -10,6 +10,9 @@ use std::net::IpAddr;
 
 /// The label that says to which Service an EndpointSlice belongs (NET-21).
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// The ServiceCIDR that the API server keeps.
+const DEFAULT_SERVICE_CIDR: &str = "kubernetes";
 
 /// Index of EndpointSlices: `namespace/name` of their Service.
 pub(crate) const BY_SERVICE: &str = "service";
@@ -53,6 +56,13 @@ impl Watched {
         self.namespaces.synced().await;
         self.nodes.synced().await;
         self.service_ranges.synced().await;
+    }
+
+    /// The range of the Service `kubernetes` and of cluster DNS: the first one of the default ServiceCIDR.
+    pub fn primary_service_range(&self) -> Option<Cidr> {
+        let default = self.service_ranges.get(&ObjectKey::cluster(DEFAULT_SERVICE_CIDR));
+        let first = default.and_then(|it| it.spec.as_ref()?.cidrs.as_ref()?.first()?.parse().ok());
+        first.or_else(|| self.service_ranges().first().copied())
     }
 
     /// The ranges of Service addresses, without duplicates.

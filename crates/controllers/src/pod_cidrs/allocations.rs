@@ -48,7 +48,9 @@ impl Allocations {
             return Vec::new();
         };
         let has = is.into_iter().flat_map(|(_, cidrs)| cidrs);
-        let has: Vec<Blocks> = has.map(|cidr| self.range.overlapping(&cidr)).collect();
+        // A node of a dual-stack cluster also has a range of the other family, which overlaps nothing here.
+        let has = has.map(|cidr| self.range.overlapping(&cidr));
+        let has: Vec<Blocks> = has.filter(|blocks| !blocks.is_empty()).collect();
         let had = self.held.remove(&key).unwrap_or_default();
         // Take before releasing, so that blocks that the node keeps are never free.
         has.iter().for_each(|blocks| self.take(blocks));
@@ -118,6 +120,9 @@ impl Allocations {
     }
 
     fn release(&mut self, blocks: &Blocks) {
+        if blocks.is_empty() {
+            return;
+        }
         if blocks.len() > 1 {
             if let Some(at) = self.wide.iter().position(|wide| wide == blocks) {
                 self.wide.swap_remove(at);
@@ -128,9 +133,7 @@ impl Allocations {
                 self.taken.remove(&blocks.start);
             }
         }
-        if !blocks.is_empty() {
-            self.next = self.next.min(blocks.start);
-        }
+        self.next = self.next.min(blocks.start);
     }
 }
 
@@ -176,6 +179,18 @@ mod tests {
             "one free block, one waiting node"
         );
         assert_eq!(allocations.allocate(&key("e")), Some(1));
+    }
+
+    /// The range of another family that a node has is not the first block of this family.
+    #[test]
+    fn deleting_a_dual_stack_node_frees_only_its_own_block() {
+        let mut allocations = allocations();
+        let a = node("a", &["10.244.0.0/24", "fd00::/64"]);
+        let b = node("b", &["10.244.1.0/24", "fd00:0:0:1::/64"]);
+        allocations.update(None, Some(&a));
+        allocations.update(None, Some(&b));
+        allocations.update(Some(&b), None);
+        assert_eq!(allocations.allocate(&key("c")), Some(1));
     }
 
     #[test]

@@ -128,7 +128,8 @@ impl Connections {
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().trim_end_matches('%').trim().parse::<f64>();
     match number {
-        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent / 100.0),
+        // Rounded, so that 999 of 1,000 answered requests reach 99.9 %.
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok((percent * 1e9).round() / 1e11),
         _ => Err("write a percentage above 0 and up to 100, such as 99.9".to_owned()),
     }
 }
