@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Every answer takes milliseconds. After this time a request has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// A client counts its requests after this many in a row were answered.
+const ANSWERED_FIRST: usize = 50;
+
 /// Clients that send requests until [`Load::stop`].
 pub(super) struct Load {
     done: Arc<AtomicBool>,
@@ -21,7 +24,8 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// One client per machine.
+    /// One client per machine. Each begins when its machine sends connections to all pods: slow nodes learn late of the
+    /// first endpoints.
     pub(super) fn start(network: &Network, machines: &[Machine], to: SocketAddr) -> Load {
         let (done, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let clients = machines.iter().map(|machine| {
@@ -56,6 +60,10 @@ impl Load {
 
 fn send(machine: &str, to: SocketAddr, done: &AtomicBool, sent: &AtomicUsize) -> Vec<String> {
     let mut failed = Vec::new();
+    let mut answered = 0;
+    while answered < ANSWERED_FIRST && !done.load(Ordering::Relaxed) {
+        answered = if get(to).is_ok() { answered + 1 } else { 0 };
+    }
     while !done.load(Ordering::Relaxed) {
         if let Err(error) = get(to) {
             failed.push(format!("from {machine}: {error}"));
