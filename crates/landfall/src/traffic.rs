@@ -78,8 +78,10 @@ impl NodeTraffic {
         };
         let service_ranges = usable_ranges(watched.service_ranges());
         if let Some(pods) = &network.pods {
-            let routed = pods.add_service_routes(&service_ranges).await;
-            routed.map_err(|error| format!("adding routes to Services failed: {error}"))?;
+            // Only programs on a node without a default route need them.
+            if let Err(error) = pods.add_service_routes(&service_ranges).await {
+                tracing::warn!(%error, "adding routes to Services failed; pods reach them, programs on this node may not");
+            }
         }
         let proxy = self.start_proxy(&watched, service_ranges, gateways).await?;
         let config = HealthConfig {
