@@ -27,7 +27,7 @@ const LEAD_IN: Duration = Duration::from_secs(1);
 const TAIL: Duration = Duration::from_secs(1);
 /// How often a run is repeated if this machine was too busy.
 const ATTEMPTS_MAX: usize = 5;
-/// Pause after a discarded run: other work on the machine may end meanwhile.
+/// Pause after a discarded run, so that other work on the machine can end.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Share of requests that may fail before the first restart.
 const UNHEALTHY: f64 = 0.01;

@@ -181,7 +181,7 @@ mod tests {
     use crate::schedule::streams;
     use tokio::net::TcpListener;
 
-    /// On a paused clock: the server never answers, and nevertheless every request is sent at its time.
+    /// The server never answers, and every request is still sent on time. Runs on a paused clock.
     #[tokio::test(start_paused = true)]
     async fn requests_are_sent_on_time_although_none_is_answered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,7 +1,7 @@
 //! Puts back what a drill changed: at its end, when it is interrupted, and after a crash.
 //!
-//! Before the first change, the original values are written into an annotation of the workload. Whoever finds the
-//! annotation later can restore the workload without knowing anything else.
+//! Before the first change, the original values are written into an annotation of the workload. The
+//! annotation is enough to restore the workload later.
 
 use crate::error::{Error, Result};
 use crate::hook;

@@ -304,7 +304,7 @@ fn data_in_flight_makes_a_silent_connection_active() {
             let traffic = it.traffic.unwrap();
             traffic.since_sent > quiet && traffic.since_received > quiet
         };
-        // Nobody reads what the client has sent.
+        // The server does not read the client's data.
         let (mut server, mut client) = network.connect();
         client.write_all(b"hello").unwrap();
         let found = network.wait(&server, "silence", silent).await;
@@ -371,7 +371,7 @@ fn the_age_is_the_time_since_the_connection_was_opened() {
                 "{youngest:?} {age:?} {oldest:?}"
             );
         }
-        // The kernel did not store when it began, so nobody can know.
+        // The kernel did not store when the connection began.
         assert_eq!(age(&without_start.0), None);
     });
 }

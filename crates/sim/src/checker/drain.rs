@@ -14,7 +14,7 @@ use std::time::Duration;
 const KNOWN_AS_READY: Duration = Duration::from_secs(10);
 
 impl ServiceTraffic {
-    /// Who may still send new connections to the address although the API declares that nobody does.
+    /// A slice or node that still sends new connections to the address, although the API says that the pod terminates.
     fn senders(&self, at: Duration, address: IpAddr) -> Option<String> {
         let living = self.slices.iter().find(|(_, (service, slice))| {
             self.services.contains_key(service) && slice.lists_as_living(address)

@@ -1,5 +1,5 @@
-//! Acknowledged drain on three nodes: no request is lost when pods are replaced, and whoever does not acknowledge delays a
-//! pod only up to its grace period.
+//! Acknowledged drain on three nodes: no request is lost when pods are replaced, and a node or load balancer that does not
+//! acknowledge delays a pod only up to its grace period.
 
 mod load;
 
